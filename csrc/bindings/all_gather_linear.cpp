@@ -1,0 +1,143 @@
+// torch.ops.kernelbench_dist.all_gather_linear: schemas and dispatch. Its gradients and transforms
+// are in all_gather_linear_autograd.cpp.
+//
+//   all_gather_linear(x, weight, bias) = F.linear(torch.cat(x.unbind(0), -1), weight, bias)
+#include "bindings/all_gather_linear.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+#include "cpu/all_gather_linear.h"
+
+#ifdef KERNELBENCH_DIST_CUDA
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#endif
+
+namespace kernelbench_dist {
+
+at::Tensor composite_all_gather_linear(const at::Tensor& x, const at::Tensor& weight,
+                                       const std::optional<at::Tensor>& bias) {
+  return at::linear(at::cat(x.unbind(0), -1), weight, bias);
+}
+
+namespace {
+
+using at::Tensor;
+using MaybeTensor = std::optional<Tensor>;
+
+#ifdef KERNELBENCH_DIST_CUDA
+Tensor run_fused(const Tensor& x, const Tensor& weight, const MaybeTensor& bias, const Problem& p,
+                 int way) {
+  auto sizes = x.sizes().slice(1).vec();
+  sizes.back() = p.K;
+  Tensor out = at::empty(sizes, x.options());
+  const cuda::AllGatherLinear call{
+      .type = *scalar_of(x.scalar_type()),
+      .R = p.R,
+      .B = p.B,
+      .H = p.H,
+      .K = p.K,
+      .x = x.const_data_ptr(),
+      .weight = weight.const_data_ptr(),
+      .bias = bias ? bias->const_data_ptr() : nullptr,
+      .out = out.mutable_data_ptr(),
+      .x_rank = x.stride(0),
+      .x_row = *p.x_row,
+      .x_feature = x.stride(-1),
+      .w_output = weight.stride(0),
+      .w_feature = weight.stride(1),
+      .b_output = bias ? bias->stride(0) : 0,
+  };
+  C10_CUDA_CHECK(static_cast<cudaError_t>(
+      cuda::launch_all_gather_linear(call, way, c10::cuda::getCurrentCUDAStream())));
+  return out;
+}
+#endif
+
+Tensor all_gather_linear_cuda(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
+  check_all_gather_linear(x, weight, bias);
+#ifdef KERNELBENCH_DIST_CUDA
+  const c10::cuda::CUDAGuard guard(x.device());
+  const Problem p = problem_of(x, weight);
+  const Choice choice = choose(at::kCUDA, x.scalar_type(), p);
+  if (choice.path == Choice::fused) return run_fused(x, weight, bias, p, choice.way);
+#endif
+  return composite_all_gather_linear(x, weight, bias);
+}
+
+Tensor all_gather_linear_cpu(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
+  check_all_gather_linear(x, weight, bias);
+  switch (choose(at::kCPU, x.scalar_type(), problem_of(x, weight)).path) {
+    case Choice::by_rank:
+      return cpu::all_gather_linear_by_rank(x, weight, bias);
+    case Choice::upcast:
+      return cpu::all_gather_linear_upcast(x, weight, bias);
+    default:
+      return composite_all_gather_linear(x, weight, bias);
+  }
+}
+
+// One of the CUDA kernels by name, whatever would be chosen: for tests and for measuring them.
+Tensor all_gather_linear_by(const Tensor& x, const Tensor& weight, const MaybeTensor& bias,
+                            int64_t way) {
+#ifdef KERNELBENCH_DIST_CUDA
+  check_all_gather_linear(x, weight, bias);
+  TORCH_CHECK(x.is_cuda() && way >= 0 && way < cuda::kWayCount,
+              "_all_gather_linear_by: way must be 0 to ", cuda::kWayCount - 1,
+              " and x on CUDA, got ", way, " and ", x.device());
+  const Problem p = problem_of(x, weight);
+  TORCH_CHECK(p.x_row && p.inner() * p.B * p.K > 0, "_all_gather_linear_by: x of shape ", x.sizes(),
+              " and strides ", x.strides(), " cannot be read in place");
+  const c10::cuda::CUDAGuard guard(x.device());
+  return run_fused(x, weight, bias, p, way);
+#else
+  TORCH_CHECK(false, "_all_gather_linear_by: this build has no CUDA part");
+#endif
+}
+
+std::tuple<std::string, std::string, int64_t, std::vector<int64_t>, int64_t> plan(
+    const Tensor& x, const Tensor& weight, const MaybeTensor& bias, at::Device device) {
+  check_all_gather_linear(x, weight, bias);
+  const Choice choice = choose(device.type(), x.scalar_type(), problem_of(x, weight));
+  switch (choice.path) {
+    case Choice::fused: {
+      const cuda::Way& way = cuda::kWays[choice.way];
+      return {"dot", choice.reason, 1, {way.rows, way.outputs}, way.lanes};
+    }
+    case Choice::by_rank:
+      return {"cpu_by_rank", choice.reason, 0, {}, 1};
+    case Choice::upcast:
+      return {"cpu_upcast", choice.reason, 0, {}, 1};
+    default:
+      return {"fallback", choice.reason, 0, {}, 1};
+  }
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(kernelbench_dist, m) {
+  m.def("all_gather_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor");
+  m.def("_all_gather_linear_by(Tensor x, Tensor weight, Tensor? bias, int way) -> Tensor");
+  m.def(
+      "_all_gather_linear_plan(Tensor x, Tensor weight, Tensor? bias, Device device)"
+      " -> (str, str, int, int[], int)");
+}
+
+TORCH_LIBRARY_IMPL(kernelbench_dist, CPU, m) { m.impl("all_gather_linear", all_gather_linear_cpu); }
+
+TORCH_LIBRARY_IMPL(kernelbench_dist, CUDA, m) {
+  m.impl("all_gather_linear", all_gather_linear_cuda);
+  m.impl("_all_gather_linear_by", all_gather_linear_by);
+}
+
+TORCH_LIBRARY_IMPL(kernelbench_dist, CompositeExplicitAutograd, m) {
+  m.impl("_all_gather_linear_plan", plan);
+}
+
+}  // namespace kernelbench_dist

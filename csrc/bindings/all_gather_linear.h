@@ -1,0 +1,59 @@
+// The operands of all_gather_linear as numbers, and the choice of how to compute it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "cuda/all_gather_linear.h"
+
+namespace kernelbench_dist {
+
+// Dimensions [first, last) of a tensor counted as one, with the stride between neighbours where
+// there is one. A dimension of one element has no stride to speak of.
+struct Joined {
+  int64_t size = 1;
+  std::optional<int64_t> stride = 0;
+};
+Joined join_dims(const at::Tensor& t, int64_t first, int64_t last);
+
+// Whether every offset into t fits in the 32-bit indices of our kernels, with room to step past the
+// end.
+bool fits_32_bits(const at::Tensor& t);
+
+// x (R, *b, H) and weight (K, R*H), with *b counted as one dimension of B rows.
+struct Problem {
+  int64_t R, B, H, K;
+  std::optional<int64_t> x_row;  // the stride between rows of x, where there is one
+  bool indexable;                // x, weight and out all fit
+
+  int64_t inner() const { return R * H; }
+};
+Problem problem_of(const at::Tensor& x, const at::Tensor& weight);
+
+// Raises a RuntimeError that names the argument, what it is and what is accepted.
+void check_all_gather_linear(const at::Tensor& x, const at::Tensor& weight,
+                             const std::optional<at::Tensor>& bias);
+
+// torch's own path: the fallback, and what every transform of torch's understands.
+at::Tensor composite_all_gather_linear(const at::Tensor& x, const at::Tensor& weight,
+                                       const std::optional<at::Tensor>& bias);
+
+struct Choice {
+  enum Path {
+    fused,     // one of our CUDA kernels: cuda::kWays[way]
+    by_rank,   // CPU: one product a rank, added up in place
+    upcast,    // CPU: fp16 and bf16 gathered and multiplied in fp32, rounded once
+    fallback,  // torch.cat and F.linear
+  } path;
+  int way;  // of fused
+  const char* reason;
+};
+
+// The one place where this is decided. It looks at types, sizes and strides alone, never at values,
+// so it is the same on every run.
+Choice choose(at::DeviceType device, at::ScalarType type, const Problem& problem);
+
+std::optional<cuda::Scalar> scalar_of(at::ScalarType type);
+
+}  // namespace kernelbench_dist

@@ -1,0 +1,183 @@
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "bindings/all_gather_linear.h"
+#include "cpu/features.h"
+
+#ifdef KERNELBENCH_DIST_CUDA
+#include "bindings/cuda_device.h"
+#endif
+
+namespace kernelbench_dist {
+namespace {
+
+constexpr const char* kName = "all_gather_linear";
+
+Choice choose_cpu(at::ScalarType type, const Problem& p) {
+  if (type == at::kHalf || type == at::kBFloat16) {
+    if (cpu::multiplies(type)) return {Choice::fallback, 0, "the CPU multiplies this type itself"};
+    return {Choice::upcast, 0, "the CPU has no fast product of 16-bit floats"};
+  }
+  // Gathering costs a pass over x; R products cost R calls and R passes over the output.
+  if (p.B * p.H >= 8192 && p.K <= 2 * p.H) {
+    return {Choice::by_rank, 0, "gathering would cost more than R smaller products"};
+  }
+  return {Choice::fallback, 0, "one large product is faster than R smaller ones"};
+}
+
+#ifdef KERNELBENCH_DIST_CUDA
+
+// ---- CUDA. The thresholds were fitted to 120 shapes a type, each way beside torch.cat + F.linear,
+// on one H200 (benchmarks/results/ways-*.json), so that a kernel of ours runs only where it won.
+
+struct Limits {
+  int64_t outputs;   // B * K
+  int64_t products;  // B * K * R * H
+  int64_t inner;     // R * H
+};
+
+// Where torch may use tensor cores (TF32, fp16, bf16, float64) its product overtakes ours sooner.
+Limits limits_of(at::ScalarType type) {
+  const int64_t none = std::numeric_limits<int64_t>::max();
+  const bool tf32 =
+      at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
+      at::Float32Precision::TF32;
+  if (type == at::kFloat && !tf32) return {131072, 250'000'000, none};
+  if (type == at::kDouble) return {60000, 12'000'000, 896};
+  return {60000, 20'000'000, none};
+}
+
+int way_of(int rows, int outputs, int lanes) {
+  for (int way = 0; way < cuda::kWayCount; ++way) {
+    const auto& w = cuda::kWays[way];
+    if (w.rows == rows && w.outputs == outputs && w.lanes == lanes) return way;
+  }
+  TORCH_INTERNAL_ASSERT(false, "no such way");
+}
+
+// `loads`: 16-byte (or single-element) loads that one output needs of each operand.
+int best_way(int64_t outputs, int64_t loads) {
+  if (outputs <= 6000 && loads > 8) return way_of(1, 1, 32);
+  if (outputs <= 40000 && (outputs <= 16000 || loads < 512)) {
+    return loads <= 64 ? way_of(2, 2, 8) : way_of(2, 2, 32);
+  }
+  return loads <= 192 ? way_of(4, 4, 8) : way_of(4, 4, 32);
+}
+
+Choice choose_cuda(at::ScalarType type, const Problem& p) {
+  if (!device_runs_our_code()) return {Choice::fallback, 0, "built for other architectures"};
+  if (!p.x_row) return {Choice::fallback, 0, "x's batch dimensions have no single stride"};
+  if (p.inner() == 0) return {Choice::fallback, 0, "there is nothing to multiply"};
+  if (!p.indexable) return {Choice::fallback, 0, "an offset is beyond our kernels' 32 bits"};
+
+  const int64_t outputs = p.B * p.K, pack = 16 / c10::elementSize(type);
+  const bool packs = p.H % pack == 0;
+  const int way = best_way(outputs, packs ? p.inner() / pack : p.inner());
+  if (packs && p.B <= 4 && p.K >= 4096 && outputs <= 131072) {
+    return {Choice::fused, way, "few rows: reading the weights is all the work"};
+  }
+  if (p.B == 1 && p.K < 2048 && p.inner() > 2048) {
+    return {Choice::fallback, 0, "one row and few outputs: torch splits the long sums"};
+  }
+  const Limits limits = limits_of(type);
+  if (outputs <= limits.outputs && p.inner() <= limits.inner &&
+      outputs * p.inner() <= limits.products / (packs ? 1 : 16)) {
+    return {Choice::fused, way, "small: launches cost more than arithmetic"};
+  }
+  return {Choice::fallback, 0, "large: torch's own product is faster"};
+}
+
+#else
+
+Choice choose_cuda(at::ScalarType, const Problem&) {
+  return {Choice::fallback, 0, "this build has no CUDA part"};
+}
+
+#endif
+
+}  // namespace
+
+std::optional<cuda::Scalar> scalar_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return cuda::Scalar::f32;
+    case at::kDouble:
+      return cuda::Scalar::f64;
+    case at::kHalf:
+      return cuda::Scalar::f16;
+    case at::kBFloat16:
+      return cuda::Scalar::bf16;
+    default:
+      return std::nullopt;
+  }
+}
+
+Joined join_dims(const at::Tensor& t, int64_t first, int64_t last) {
+  Joined joined;
+  for (int64_t d = last - 1; d >= first; --d) {
+    const int64_t size = t.size(d), stride = t.stride(d);
+    if (size == 1) continue;
+    if (joined.size == 1) {
+      joined.stride = stride;
+    } else if (joined.stride && stride != *joined.stride * joined.size) {
+      joined.stride.reset();
+    }
+    joined.size *= size;
+  }
+  return joined;
+}
+
+constexpr int64_t kMostOffset = std::numeric_limits<int32_t>::max() / 2;
+
+bool fits_32_bits(const at::Tensor& t) {
+  int64_t last = 0;
+  for (int64_t d = 0; d < t.dim(); ++d) last += (t.size(d) - 1) * t.stride(d);
+  return last <= kMostOffset;
+}
+
+Problem problem_of(const at::Tensor& x, const at::Tensor& weight) {
+  const Joined rows = join_dims(x, 1, x.dim() - 1);
+  const int64_t K = weight.size(0);
+  const bool indexable = fits_32_bits(x) && fits_32_bits(weight) && rows.size * K <= kMostOffset;
+  return {x.size(0), rows.size, x.size(-1), K, rows.stride, indexable};
+}
+
+void check_all_gather_linear(const at::Tensor& x, const at::Tensor& weight,
+                             const std::optional<at::Tensor>& bias) {
+  TORCH_CHECK(x.dim() >= 2 && x.size(0) > 0, kName,
+              ": x must be (R, *b, H) with at least one rank, got shape ", x.sizes());
+  const int64_t R = x.size(0), H = x.size(-1);
+  TORCH_CHECK(weight.dim() == 2 && weight.size(1) == R * H, kName,
+              ": weight must be (K, R*H) = (K, ", R * H, ") for x of shape ", x.sizes(),
+              ", got shape ", weight.sizes());
+  TORCH_CHECK(scalar_of(x.scalar_type()), kName,
+              ": x must be float32, float64, float16 or bfloat16, got ", x.scalar_type());
+  TORCH_CHECK(weight.scalar_type() == x.scalar_type(), kName, ": weight is ", weight.scalar_type(),
+              " and x is ", x.scalar_type(), "; they must have the same dtype");
+  TORCH_CHECK(weight.device() == x.device(), kName, ": weight is on ", weight.device(),
+              " and x is on ", x.device(), "; they must be on the same device");
+  TORCH_CHECK(x.layout() == at::kStrided && weight.layout() == at::kStrided, kName,
+              ": x and weight must be dense tensors, got layouts ", x.layout(), " and ",
+              weight.layout());
+  if (!bias) return;
+  TORCH_CHECK(bias->dim() == 1 && bias->size(0) == weight.size(0), kName, ": bias must be (K,) = (",
+              weight.size(0), ",) for weight of shape ", weight.sizes(), ", got shape ",
+              bias->sizes());
+  TORCH_CHECK(bias->scalar_type() == x.scalar_type(), kName, ": bias is ", bias->scalar_type(),
+              " and x is ", x.scalar_type(), "; they must have the same dtype");
+  TORCH_CHECK(bias->device() == x.device(), kName, ": bias is on ", bias->device(), " and x is on ",
+              x.device(), "; they must be on the same device");
+}
+
+Choice choose(at::DeviceType device, at::ScalarType type, const Problem& problem) {
+  if (problem.B * problem.K == 0) return {Choice::fallback, 0, "the output is empty"};
+  if (device == at::kCUDA) return choose_cuda(type, problem);
+  if (device == at::kCPU) return choose_cpu(type, problem);
+  return {Choice::fallback, 0, "no kernel of ours for this device"};
+}
+
+}  // namespace kernelbench_dist

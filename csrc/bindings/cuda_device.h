@@ -1,0 +1,10 @@
+// Whether the extension holds code for the current CUDA device.
+#pragma once
+
+namespace kernelbench_dist {
+
+// Asked once a device. Also true where there is no device at all: the choice of a kernel can then
+// be asked for, and nothing can be run.
+bool device_runs_our_code();
+
+}  // namespace kernelbench_dist

@@ -1,0 +1,123 @@
+"""all_gather_linear: the Python face of the operator, its fake kernels, and its plan."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernelbench_dist import _build
+from kernelbench_dist.ops._plan import Plan
+
+_SCHEMA = "all_gather_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor"
+
+
+def _check(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """The checks of the compiled operator that matter where it does not run: on fake tensors."""
+
+    def require(condition: bool, message: str) -> None:
+        if not condition:
+            raise RuntimeError(f"all_gather_linear: {message}")
+
+    require(
+        x.dim() >= 2 and x.shape[0] > 0,
+        f"x must be (R, *b, H) with at least one rank, got shape {list(x.shape)}",
+    )
+    inner = x.shape[0] * x.shape[-1]
+    require(
+        weight.dim() == 2 and weight.shape[1] == inner,
+        f"weight must be (K, R*H) = (K, {inner}) for x of shape {list(x.shape)}, got shape"
+        f" {list(weight.shape)}",
+    )
+    require(
+        bias is None or (bias.dim() == 1 and bias.shape[0] == weight.shape[0]),
+        f"bias must be (K,) = ({weight.shape[0]},) for weight of shape {list(weight.shape)}, got"
+        f" shape {list(bias.shape) if bias is not None else None}",
+    )
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        require(
+            tensor is None or tensor.dtype == x.dtype,
+            f"{name} is {tensor.dtype if tensor is not None else None} and x is {x.dtype}; they"
+            " must have the same dtype",
+        )
+
+
+def _composite(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    _check(x, weight, bias)
+    return F.linear(torch.cat(x.unbind(0), -1), weight, bias)
+
+
+if _build.EXTENSION:
+
+    @torch.library.register_fake("kernelbench_dist::all_gather_linear")
+    def _(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        _check(x, weight, bias)
+        return x.new_empty((*x.shape[1:-1], weight.shape[0]))
+
+    @torch.library.register_fake("kernelbench_dist::_all_gather_linear_backward")
+    def _(
+        grad: Tensor, x: Tensor | None, weight: Tensor | None, ranks: int, with_bias: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        outputs = grad.shape[-1]
+        nothing: tuple[int, ...] = (0,)
+        return (
+            grad.new_empty(
+                nothing
+                if weight is None
+                else (ranks, *grad.shape[:-1], weight.shape[1] // ranks)
+            ),
+            grad.new_empty(nothing if x is None else (outputs, ranks * x.shape[-1])),
+            grad.new_empty((outputs,) if with_bias else nothing),
+        )
+
+else:
+    _library = torch.library.Library("kernelbench_dist", "DEF")
+    _library.define(_SCHEMA)
+    _library.impl("all_gather_linear", _composite, "CompositeImplicitAutograd")
+
+_op = torch.ops.kernelbench_dist.all_gather_linear.default
+
+
+def all_gather_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Gather R ranks on their last dim, then a Linear, without the gathered copy.
+
+    `F.linear(torch.cat(x.unbind(0), -1), weight, bias)`, the forward of a column-gathered layer
+    (Megatron-LM, arXiv:1909.08053, section 3).
+
+    Args:
+        x: (R, *b, H): rank r holds `x[r]`. Any strides.
+        weight: (K, R*H): columns r*H to (r+1)*H meet rank r's features. Any strides.
+        bias: (K,), or None.
+
+    Returns:
+        (*b, K), contiguous, in x's dtype: float32, float64, float16 or bfloat16. The 16-bit types
+        accumulate in float32 and round once. float32 is multiplied in float32 unless torch's own
+        flags allow TF32.
+
+    Differentiable in every argument, twice too. The same inputs give the same bits on every run;
+    a row's bits may depend on how many rows go with it, as F.linear's do.
+
+    Raises:
+        RuntimeError: shapes, dtypes, devices or layouts that do not fit; the message names the
+            argument and what is accepted.
+
+    >>> x = torch.arange(12.0).view(2, 2, 3)
+    >>> weight = torch.arange(24.0).view(4, 6) - 10
+    >>> all_gather_linear(x, weight, torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    tensor([[-148.,   -3.,  142.,  287.],
+            [-283.,  -30.,  223.,  476.]])
+    """
+    return _op(x, weight, bias)
+
+
+def plan_all_gather_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, device: torch.device
+) -> Plan:
+    """What `all_gather_linear` would run for these tensors on this device."""
+    if not _build.EXTENSION:
+        _check(x, weight, bias)
+        return Plan("fallback", "the extension is not loaded", None, None, 1)
+    kernel, reason, launches, tiles, split = torch.ops.kernelbench_dist._all_gather_linear_plan(
+        x, weight, bias, device
+    )
+    return Plan(kernel, reason, launches or None, tuple(tiles) or None, split)

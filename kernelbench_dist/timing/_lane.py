@@ -1,0 +1,37 @@
+"""What the CPU and the GPU timer share: a lane is one function timed in one way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kernelbench_dist.timing._result import Kind
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """`sample()` gives the time of one call in microseconds, the mean over `calls` calls."""
+
+    name: str
+    kind: Kind
+    calls: int
+    sample: Callable[[], float]
+
+
+def calls_for(min_time_us: float, estimate_us: float, most: int) -> int:
+    """How many calls fill the shortest window wanted, from 1 to `most`."""
+    return max(1, min(most, math.ceil(min_time_us / max(estimate_us, 1e-3))))
+
+
+@contextmanager
+def blame(name: str, when: str) -> Iterator[None]:
+    """Turn an exception of a candidate into a RuntimeError that names it, with the cause kept."""
+    try:
+        yield
+    except Exception as error:
+        message = f"candidate {name!r} failed {when}: {type(error).__name__}: {error}"
+        raise RuntimeError(message) from error

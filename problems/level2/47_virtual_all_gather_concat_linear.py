@@ -1,0 +1,57 @@
+"""All-gather over virtual ranks on the last dim, then a Linear layer.
+
+Formula:
+    y = concat(x[0], ..., x[R-1], on the last dim) @ weight.T + bias
+
+Shapes:
+    x (R, B, H): row r is what rank r holds; weight (K, R*H); bias (K,); y (B, K), the same on every
+    rank. float32 throughout. B varies from trial to trial. R and H do not: the weight fixes them.
+
+Where used:
+    Tensor parallelism. A column-parallel layer leaves each rank a slice of the features; where the
+    next layer needs all of them, the slices are gathered and multiplied by its weight.
+
+Source:
+    Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
+    Parallelism", arXiv:1909.08053, section 3.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from kernelbench_dist.distributed_collectives import default_device, jitter_int
+
+R = 4  # ranks
+B = 12  # rows, the nominal number
+H = 32  # features on one rank
+K = 56  # output features
+
+
+class Model(nn.Module):
+    """x (R, B, H) -> y (B, K)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(R * H, K)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        # Checked, because the same product with R and H traded would give a wrong answer silently.
+        if x.dim() != 3 or x.shape[0] != R or x.shape[2] != H:
+            raise ValueError(f"x must have shape ({R}, B, {H}), got {tuple(x.shape)}")
+        return self.proj(torch.cat(x.unbind(0), dim=-1))
+
+
+def get_inputs(generator: torch.Generator | None = None, jitter: bool = True) -> list[torch.Tensor]:
+    """[x], standard normal. The nominal size: get_inputs(torch.Generator().manual_seed(9), False).
+
+    Values are drawn on the CPU and then moved, so that a seed gives the same numbers everywhere.
+    """
+    rows = jitter_int(B, generator=generator) if jitter else B
+    x = torch.randn(R, rows, H, generator=generator, device="cpu")
+    return [x.to(default_device())]
+
+
+def get_init_inputs() -> list[object]:
+    return []
