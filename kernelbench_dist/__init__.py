@@ -18,5 +18,4 @@ __all__ = [
     "nn",
     "ops",
     "timing",
-
 ]

@@ -1,8 +1,8 @@
 """The compiled extension: what it was built for, whether it fits this torch, and loading it.
 
-An extension built under one torch can load under another and misbehave without a word, so the stamp
-that setup.py leaves beside it is compared first. Where the extension is missing or unfit the package
-works from torch's own operations, and `build_info` says why.
+An extension built under one torch can load under another and misbehave without a word, so the
+stamp that setup.py leaves beside it is compared first. Where the extension is missing or unfit the
+package works from torch's own operations, and `build_info` says why.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import dataclasses
 import importlib
 import json
 import platform
+import re
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import torch
 
 from kernelbench_dist._version import __version__
 
-_REBUILD = "build it with `pip install --no-build-isolation -e .` (or without -e)"
+_REBUILD = "build it here with `pip install --no-build-isolation .`"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,13 +79,27 @@ def _unfit(stamp: dict[str, Any]) -> str | None:
     return None
 
 
+def _read_stamp(path: Path) -> dict[str, Any] | None:
+    """The stamp, or None where there is none or it is not one."""
+    try:
+        stamp = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    is_stamp = isinstance(stamp, dict) and isinstance(stamp.get("torch"), str)
+    return {"cuda": None, "architectures": [], **stamp} if is_stamp else None
+
+
 def _load() -> tuple[dict[str, Any] | None, str | None]:
     """Load the extension. Returns its stamp, and why it is not loaded (None: it is)."""
-    path = Path(__file__).with_name("_build_stamp.json")
-    try:
-        stamp = json.loads(path.read_text())
-    except (OSError, ValueError):
+    folder = Path(__file__).parent
+    if not any((folder / f"_C{suffix}").is_file() for suffix in EXTENSION_SUFFIXES):
+        others = sorted(path.name for path in folder.glob("_C.*.so"))
+        if others:
+            return None, f"{others[0]} was not built for this Python: {_REBUILD}"
         return None, f"there is no compiled extension: {_REBUILD}"
+    stamp = _read_stamp(folder / "_build_stamp.json")
+    if stamp is None:
+        return None, f"nothing says which torch the extension was built for: {_REBUILD}"
     why = _unfit(stamp)
     if why is None:
         try:
@@ -91,6 +107,17 @@ def _load() -> tuple[dict[str, Any] | None, str | None]:
         except ImportError as error:
             why = f"the extension does not load ({error}): {_REBUILD}"
     return stamp, why
+
+
+def _runs_on(architecture: str, major: int, minor: int) -> bool:
+    """Whether code for "8.0", "9.0a", "10.0f" or "9.0+PTX" runs on this compute capability."""
+    parts = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", architecture)
+    if parts is None:
+        return False
+    built = int(parts[1]), int(parts[2])
+    if parts[3] == "a":
+        return built == (major, minor)
+    return (built[0] == major and built[1] <= minor) or (bool(parts[4]) and built <= (major, minor))
 
 
 _stamp, _not_loaded = _load()
@@ -110,10 +137,19 @@ def build_info() -> BuildInfo:
     >>> build_info().version
     '0.1.0'
     """
-    stamp = _stamp or {"torch": None, "cuda": None, "architectures": [], "no_cuda_because": ""}
+    stamp = _stamp or {"torch": None, "cuda": None, "architectures": []}
     missing = [_not_loaded] if _not_loaded else []
     if EXTENSION and stamp["cuda"] is None:
-        missing.append(f"the CUDA part was not built: {stamp['no_cuda_because']}")
+        why = stamp.get("no_cuda_because", "the stamp does not say why")
+        missing.append(f"the CUDA part was not built: {why}")
+    elif EXTENSION and torch.cuda.is_available():
+        capability = torch.cuda.get_device_capability()
+        if not any(_runs_on(built, *capability) for built in stamp["architectures"]):
+            built_for = ", ".join(stamp["architectures"])
+            missing.append(
+                f"the CUDA part was built for {built_for}, and {_device_name()} runs none of them:"
+                f" set TORCH_CUDA_ARCH_LIST={'{}.{}'.format(*capability)} and {_REBUILD}"
+            )
     return BuildInfo(
         version=__version__,
         python=platform.python_version(),

@@ -22,7 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="kernelbench-dist", description=__doc__)
     parser.add_argument("--version", action="version", version=f"kernelbench_dist {__version__}")
     verbs = parser.add_subparsers(metavar="verb", required=True)
-    info = verbs.add_parser("info", help="what is installed, what it was built for, what is missing")
+    info = verbs.add_parser(
+        "info", help="what is installed, what it was built for, what is missing"
+    )
     info.add_argument("--json", action="store_true", help="as JSON")
     info.set_defaults(run=_info)
     arguments = parser.parse_args(argv)

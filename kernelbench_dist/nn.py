@@ -53,7 +53,9 @@ class AllGatherLinear(nn.Linear):
         }
         for name, size in sizes.items():
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"AllGatherLinear: {name} must be an int of 1 or more, got {size!r}")
+                raise ValueError(
+                    f"AllGatherLinear: {name} must be an int of 1 or more, got {size!r}"
+                )
         super().__init__(world_size * in_features_per_rank, out_features, bias, device, dtype)
         self.world_size = world_size
         self.in_features_per_rank = in_features_per_rank

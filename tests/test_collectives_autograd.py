@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelbench_dist import distributed_collectives as dc
-from kernelbench_dist import testing as oracles
+from kernelbench_dist.testing import oracles
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelbench_dist import distributed_collectives as dc
-from kernelbench_dist import testing as oracles
-from kernelbench_dist.testing import rank_lists, stacked_tensors
+from kernelbench_dist.testing import oracles, rank_lists, stacked_tensors
 
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

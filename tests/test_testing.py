@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from kernelbench_dist import testing
+from kernelbench_dist import distributed_collectives, testing
 from kernelbench_dist.testing import _matches as matches
 from kernelbench_dist.testing import (
     assert_matches,
@@ -323,7 +323,7 @@ def test_problems_and_comparison_on_a_gpu(p: testing.LinearProblem) -> None:
 
 
 def test_names_and_oracles_are_exported() -> None:
-    assert set(testing._oracles.__all__) <= set(testing.__all__)
+    assert set(testing.oracles.__all__) <= set(distributed_collectives.__all__)
     for name in testing.__all__:
         assert hasattr(testing, name)
     assert len(set(testing.__all__)) == len(testing.__all__)

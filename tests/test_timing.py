@@ -279,12 +279,13 @@ def test_sleeps_are_read_back():
     result = bench(
         {"1 ms": lambda: time.sleep(1e-3), "4 ms": lambda: time.sleep(4e-3)}, rounds=8, device="cpu"
     )
-    assert 1000 <= result["1 ms"].call.median_us < 3000
-    assert 4000 <= result["4 ms"].call.median_us < 8000
+    # Lower bounds alone: a busy machine may let a sleeper sleep on.
+    assert result["1 ms"].call.median_us >= 1000
+    assert result["4 ms"].call.median_us >= 4000
     assert result["1 ms"].call.n == 8
     assert result.ratio("4 ms").verdict == "slower"
     assert result.ratio("4 ms").baseline == "1 ms"
-    assert result.empty.call.median_us < 100
+    assert result.empty.call.median_us < result["1 ms"].call.median_us
     assert result["4 ms"].call.over_empty_us == pytest.approx(
         result["4 ms"].call.median_us - result.empty.call.median_us
     )

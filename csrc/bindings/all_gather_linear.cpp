@@ -83,6 +83,12 @@ Tensor all_gather_linear_cpu(const Tensor& x, const Tensor& weight, const MaybeT
   }
 }
 
+// Devices that we have no kernels for, and layouts, which are refused here.
+Tensor all_gather_linear_elsewhere(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
+  check_all_gather_linear(x, weight, bias);
+  return composite_all_gather_linear(x, weight, bias);
+}
+
 // One of the CUDA kernels by name, whatever would be chosen: for tests and for measuring them.
 Tensor all_gather_linear_by(const Tensor& x, const Tensor& weight, const MaybeTensor& bias,
                             int64_t way) {
@@ -137,6 +143,7 @@ TORCH_LIBRARY_IMPL(kernelbench_dist, CUDA, m) {
 }
 
 TORCH_LIBRARY_IMPL(kernelbench_dist, CompositeExplicitAutograd, m) {
+  m.impl("all_gather_linear", all_gather_linear_elsewhere);
   m.impl("_all_gather_linear_plan", plan);
 }
 

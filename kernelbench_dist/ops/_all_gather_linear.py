@@ -62,9 +62,7 @@ if _build.EXTENSION:
         nothing: tuple[int, ...] = (0,)
         return (
             grad.new_empty(
-                nothing
-                if weight is None
-                else (ranks, *grad.shape[:-1], weight.shape[1] // ranks)
+                nothing if weight is None else (ranks, *grad.shape[:-1], weight.shape[1] // ranks)
             ),
             grad.new_empty(nothing if x is None else (outputs, ranks * x.shape[-1])),
             grad.new_empty((outputs,) if with_bias else nothing),

@@ -1,5 +1,8 @@
 """For tests of one's own: hypothesis strategies, oracles in float64, and a comparison.
 
+`oracles` holds a plain-loop version of each stacked collective; `linear_oracle` is that of
+all-gather + Linear.
+
 >>> import torch
 >>> from hypothesis import given
 >>> @given(linear_problems(max_ranks=4, max_side=8))
@@ -22,9 +25,8 @@ except ModuleNotFoundError as error:
         "kernelbench_dist.testing needs hypothesis: pip install kernelbench-dist[test]"
     ) from error
 
-from kernelbench_dist.testing import _oracles
+from kernelbench_dist.testing import oracles
 from kernelbench_dist.testing._matches import MatchReport, assert_matches, linear_oracle
-from kernelbench_dist.testing._oracles import *  # noqa: F403
 from kernelbench_dist.testing._strategies import (
     LAYOUTS,
     LinearProblem,
@@ -43,8 +45,8 @@ __all__ = [
     "dtypes",
     "linear_oracle",
     "linear_problems",
+    "oracles",
     "rank_lists",
     "shapes",
     "stacked_tensors",
 ]
-__all__ += _oracles.__all__
