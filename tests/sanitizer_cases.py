@@ -1,6 +1,7 @@
 """Every CUDA kernel once at each kind of size, for compute-sanitizer:
 
-    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck python tests/sanitizer_cases.py
+    export PYTORCH_NO_CUDA_MEMORY_CACHING=1
+    compute-sanitizer --tool memcheck python tests/sanitizer_cases.py
 
 Without torch's caching allocator each tensor is an allocation of its own that ends with its last
 element, so a read beyond it is seen.

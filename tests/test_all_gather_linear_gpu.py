@@ -60,11 +60,11 @@ def test_a_way_that_does_not_exist():
 
 
 def test_offsets_beyond_32_bits_fall_back_and_are_right():
-    # Two ranks whose storage lies 2^31 elements apart (5 GB of int8-sized halves).
-    storage = torch.empty(2**31 + 12 * 32, dtype=torch.float16)
+    # Two ranks whose storage lies 2^31 elements apart (4 GiB).
+    storage = torch.empty(2**31 + 12 * 32, dtype=torch.float16, device="cuda")
     x = storage.as_strided((2, 12, 32), (2**31, 32, 1))
     x.copy_(torch.randn(2, 12, 32))
-    weight = torch.randn(56, 64, dtype=torch.float16)
+    weight = torch.randn(56, 64, dtype=torch.float16, device="cuda")
     assert ops.plan("all_gather_linear", x, weight).reason.startswith("an offset is beyond")
     assert_matches(ops.all_gather_linear, linear_oracle, x, weight, c=factor(64))
 
@@ -97,7 +97,7 @@ def test_in_a_cuda_graph():
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_one_launch_forward_and_one_backward(dtype):
     call = [t.requires_grad_() for t in random_call(4, 12, 32, 56, dtype)]
-    upstream = torch.ones(12, 56, dtype=dtype)
+    upstream = torch.ones(12, 56, dtype=dtype, device="cuda")
 
     def kernels(fn):
         fn()
@@ -117,7 +117,7 @@ def test_one_launch_forward_and_one_backward(dtype):
 
 def test_tf32_is_used_only_when_torch_allows_it():
     # 1024 x 1024 outputs: large enough that torch's product runs.
-    x = torch.full((2, 1024, 64), 1 + 2**-11)
+    x = torch.full((2, 1024, 64), 1 + 2**-11, device="cuda")
     weight = torch.cat([torch.eye(128), torch.zeros(896, 128)]).cuda()
     assert ops.plan("all_gather_linear", x, weight).kernel == "fallback"
     assert (ops.all_gather_linear(x, weight)[:, :128] == 1 + 2**-11).all()

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from kernelbench_dist.problems import ProblemError, list_problems, load
 
 from kernelbench_dist import problems
+from kernelbench_dist.problems import ProblemError, list_problems, load
 
 ORIGINAL = Path(__file__).parent / "data" / "original_form_problem.py"
 GATHER_LINEAR = "level2/47_virtual_all_gather_concat_linear"

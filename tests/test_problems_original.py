@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from kernelbench_dist.problems import load
 
 from kernelbench_dist import distributed_collectives as collectives
+from kernelbench_dist.problems import load
 
 ORIGINAL = Path(__file__).parent / "data" / "original_form_problem.py"
 

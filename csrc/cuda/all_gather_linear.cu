@@ -17,8 +17,6 @@
 namespace kernelbench_dist::cuda {
 namespace {
 
-constexpr int kThreads = 128;
-
 template <typename T>
 struct Parameters {
   const T* x;
@@ -45,11 +43,16 @@ struct Parameters {
         w_feature(static_cast<int>(c.w_feature)),
         b_output(static_cast<int>(c.b_output)) {}
 
-  // Where x holds inner index i of row 0.
+  // Where inner index i is in row 0 of x and of weight. With packs the features lie side by side.
+  template <int V>
   __device__ __forceinline__ uint32_t x_offset(uint32_t i) const {
     uint32_t rank, feature;
     H.divide(i, rank, feature);
-    return rank * x_rank + feature * x_feature;
+    return rank * x_rank + (V > 1 ? feature : feature * x_feature);
+  }
+  template <int V>
+  __device__ __forceinline__ uint32_t w_offset(uint32_t i) const {
+    return V > 1 ? i : i * w_feature;
   }
 };
 
@@ -66,11 +69,14 @@ bool packs_align(const AllGatherLinear& c) {
          (address(c.x) | address(c.weight)) % 16 == 0;
 }
 
-template <typename T, int V, int ROWS, int OUTPUTS, int LANES>
-__global__ void __launch_bounds__(kThreads) dot(const Parameters<T> p) {
+// V: elements in a load. LOOPS: whether a lane may have more than one load of each row; the kernel
+// without the loop is a third of the size, and fetching its instructions is much of a small call.
+template <typename T, int V, bool LOOPS, int WAY>
+__global__ void __launch_bounds__(kWays[WAY].threads) dot(const Parameters<T> p) {
   using Acc = accumulator_t<T>;
+  constexpr int ROWS = kWays[WAY].rows, OUTPUTS = kWays[WAY].outputs, LANES = kWays[WAY].lanes;
   const int lane = threadIdx.x % LANES;
-  const int k0 = (blockIdx.x * (kThreads / LANES) + threadIdx.x / LANES) * OUTPUTS;
+  const int k0 = (blockIdx.x * (kWays[WAY].threads / LANES) + threadIdx.x / LANES) * OUTPUTS;
   const int b0 = blockIdx.y * ROWS;
 
   // Rows past the end repeat the last one: what they compute is not stored.
@@ -87,15 +93,14 @@ __global__ void __launch_bounds__(kThreads) dot(const Parameters<T> p) {
   }
 
   Acc sum[ROWS][OUTPUTS] = {};
-#pragma unroll 2
-  for (int i = lane * V; i < p.inner; i += LANES * V) {
-    const uint32_t x_at = p.x_offset(i);
+  const auto add_products = [&](int i) {
+    const uint32_t x_at = p.template x_offset<V>(i), w_at = p.template w_offset<V>(i);
     Pack<T, V> xs[ROWS], ws[OUTPUTS];
 #pragma unroll
     for (int m = 0; m < ROWS; ++m) xs[m] = load_pack<T, V>(p.x + (x_row[m] + x_at));
 #pragma unroll
     for (int n = 0; n < OUTPUTS; ++n) {
-      ws[n] = load_pack<T, V>(p.weight + (w_row[n] + i * p.w_feature));
+      ws[n] = load_pack<T, V>(p.weight + (w_row[n] + w_at));
     }
 #pragma unroll
     for (int v = 0; v < V; ++v) {
@@ -105,6 +110,12 @@ __global__ void __launch_bounds__(kThreads) dot(const Parameters<T> p) {
         for (int n = 0; n < OUTPUTS; ++n) sum[m][n] += widen(xs[m].v[v]) * widen(ws[n].v[v]);
       }
     }
+  };
+  if constexpr (LOOPS) {
+#pragma unroll 2
+    for (int i = lane * V; i < p.inner; i += LANES * V) add_products(i);
+  } else if (lane * V < p.inner) {
+    add_products(lane * V);
   }
 
 #pragma unroll
@@ -134,11 +145,13 @@ __global__ void __launch_bounds__(kThreads) dot(const Parameters<T> p) {
 template <typename T, int WAY>
 int launch(const AllGatherLinear& call, cudaStream_t stream) {
   constexpr Way w = kWays[WAY];
-  constexpr int kOutputs = kThreads / w.lanes * w.outputs;  // of a block
+  constexpr int kOutputs = w.threads / w.lanes * w.outputs;  // of a block
+  constexpr int kPack = kFullPack<T>;
   const dim3 grid((call.K + kOutputs - 1) / kOutputs, (call.B + w.rows - 1) / w.rows);
-  const auto kernel = packs_align<T>(call) ? dot<T, kFullPack<T>, w.rows, w.outputs, w.lanes>
-                                           : dot<T, 1, w.rows, w.outputs, w.lanes>;
-  kernel<<<grid, kThreads, 0, stream>>>(Parameters<T>(call));
+  const auto kernel = !packs_align<T>(call)               ? dot<T, 1, true, WAY>
+                      : call.R * call.H > w.lanes * kPack ? dot<T, kPack, true, WAY>
+                                                          : dot<T, kPack, false, WAY>;
+  kernel<<<grid, w.threads, 0, stream>>>(Parameters<T>(call));
   return cudaGetLastError();
 }
 

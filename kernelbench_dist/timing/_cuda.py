@@ -12,21 +12,21 @@ wall
     The host's clock around the calls and a device-wide synchronisation, where some candidate
     leaves work on a stream that the current one does not wait for. Events would miss that work.
 
-A call may hide work from a graph or from events by giving it to another stream. Two things are
-looked at: the device must be idle right after a capture, since a capture runs nothing; and, for
-events, right after the current stream is. Work that ends within some microseconds of the host's
-own work is not seen. This keeps honest mistakes out of the figures; it is no defence against code
-that wants to deceive, which needs a process of its own.
+A call may hide work from a graph or from events by giving it to another stream. So the host also
+runs some calls and looks how long the whole device takes to finish once the last is queued: no
+longer than the visible work of these calls, if that is all. What a call hides behind the host's own
+work, or that adds less than a tenth, is not seen. This keeps honest mistakes out of the figures; it
+is no defence against code that wants to deceive, which needs a process of its own.
 """
 
 from __future__ import annotations
 
-import statistics
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import repeat
 from time import perf_counter_ns
+from typing import Any
 
 import torch
 
@@ -36,7 +36,12 @@ from kernelbench_dist.timing._result import Method
 _MOST_CALLS = 1000  # in one graph or one loop: a graph must stay small, a launch queue is finite
 _MOST_COLD_CALLS = 10
 _MIN_FLUSH_BYTES = 32 << 20  # where the L2's size is not reported, or small
-_STRAY_US = 5.0  # a device busy for longer than this (and twice its idle answer) is at work
+# Work is hidden where the device, after so many calls, is busy for longer than the visible work of
+# all of them, a tenth more, and what a host may be late by.
+_STRAY_CALLS = 50  # at most, and three at least: a call may take long
+_STRAY_CALLS_US = 20_000.0
+_STRAY_SHARE = 0.1
+_STRAY_US = 200.0
 
 
 class CaptureError(Exception):
@@ -60,7 +65,10 @@ class CudaTimer:
         flush_bytes = max(2 * l2_bytes, _MIN_FLUSH_BYTES) if cold else 0
         self.flush = torch.empty(flush_bytes // 4, dtype=torch.int32, device=device)
         torch.cuda.synchronize()
-        self.idle_us = statistics.median(_busy_us() for _ in range(20))
+        # One pool for all graphs, so that what the candidates allocate lies at the same addresses:
+        # where data lies can change a time by more than what is being looked for.
+        self.pool = torch.cuda.graph_pool_handle()
+        self.anchor: torch.cuda.CUDAGraph | None = None  # a pool lives as long as a graph in it
 
     def lanes(self, calls: Sequence[tuple[str, Call]]) -> tuple[list[Lane], Method, str | None]:
         """Lanes for every function, the method they share, and why it is not "graph"."""
@@ -88,7 +96,7 @@ class CudaTimer:
             stray = []
             for name, call in calls:
                 with blame(name, "while it was looked at for work on other streams"):
-                    if self._leaves_work(call):
+                    if _leaves_work(call, _loop_events_us(call, 10) / 10):
                         stray.append(name)
             method = "wall" if stray else "events"
             if stray:
@@ -113,35 +121,12 @@ class CudaTimer:
                 call()
         torch.cuda.synchronize()
 
-    def _capture(self, call: Call, calls: int) -> torch.cuda.CUDAGraph:
-        for _ in range(3):
-            graph, busy_us = _capture(call, calls, self.device)
-            if not self._at_work(busy_us):
-                return graph
-            graph.reset()
-        raise CaptureError("part of its work ran while it was captured: it uses another stream")
-
-    def _leaves_work(self, call: Call) -> bool:
-        """Whether the device is still at work when the current stream is done with a call."""
-        stream = torch.cuda.current_stream()
-        for _ in range(2):  # twice, so that one disturbance of the host does not decide
-            busy_us = []
-            for _ in range(10):
-                torch.cuda.synchronize()
-                call()
-                stream.synchronize()
-                busy_us.append(_busy_us())
-            if not self._at_work(statistics.median(busy_us)):
-                return False
-        return True
-
-    def _at_work(self, busy_us: float) -> bool:
-        return busy_us > _STRAY_US + 2 * self.idle_us
-
     # Lanes
 
     def _graph_lanes(self, name: str, call: Call) -> list[Lane]:
-        one = graph = self._capture(call, 1)
+        if self.anchor is None:
+            self.anchor = _capture(empty, 1, self.device, self.pool)
+        one = graph = _capture(call, 1, self.device, self.pool)
         calls, us = 1, _replay_us(one)
         # The first figure has the launch of the graph in it, so grow until the replay is seen to
         # be long enough. Each step at least doubles.
@@ -149,8 +134,10 @@ class CudaTimer:
             calls = max(
                 min(2 * calls, _MOST_CALLS), calls_for(self.min_time_us, us / calls, _MOST_CALLS)
             )
-            graph = self._capture(call, calls)
+            graph = _capture(call, calls, self.device, self.pool)
             us = _replay_us(graph)
+        if _leaves_work(call, us / calls):
+            raise CaptureError("it leaves work on a stream that the current one does not wait for")
         lanes = []
         if self.warm:
             lanes.append(Lane(name, "warm", calls, lambda: _replay_us(graph) / calls))
@@ -206,11 +193,21 @@ def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)
 
 
-def _busy_us() -> float:
-    """How long the device takes to become idle."""
-    start = perf_counter_ns()
-    torch.cuda.synchronize()
-    return (perf_counter_ns() - start) / 1e3
+def _leaves_work(call: Call, visible_us: float) -> bool:
+    """Whether the device is at work for longer than calls that take visible_us each explain."""
+    calls = max(3, calls_for(_STRAY_CALLS_US, visible_us, _STRAY_CALLS))
+
+    def busy_us() -> float:
+        torch.cuda.synchronize()
+        for _ in repeat(None, calls):
+            call()
+        start = perf_counter_ns()
+        torch.cuda.synchronize()
+        return (perf_counter_ns() - start) / 1e3
+
+    # Three times, so that one disturbance of the host does not decide.
+    most_us = (1 + _STRAY_SHARE) * calls * visible_us + _STRAY_US
+    return min(busy_us() for _ in range(3)) > most_us
 
 
 def _host_us(run: Call) -> float:
@@ -275,19 +272,22 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return _side_streams[index]
 
 
-def _capture(call: Call, calls: int, device: torch.device) -> tuple[torch.cuda.CUDAGraph, float]:
-    """A graph of `calls` calls, and how long the device was busy right after the capture.
+def _capture(
+    call: Call,
+    calls: int,
+    device: torch.device,
+    pool: Any,  # what torch.cuda.graph_pool_handle gives; torch has no public name for its type
+) -> torch.cuda.CUDAGraph:
+    """A graph of `calls` calls.
 
-    What a call allocates comes from the graph's own pool and is free for the next call as soon
-    as it is dropped, so the graph needs the memory of one call.
+    What a call allocates comes from the pool and is free for the next call as soon as it is
+    dropped, so the graph needs the memory of one call.
 
     Raises CaptureError, with the process as fit for CUDA work as before.
     """
     stream = _side_stream(device)
-    # keep_graph leaves instantiation, which takes the host a while, until after the look at the
-    # device. With "thread_local" other threads of the process may go on using CUDA.
-    graph = torch.cuda.CUDAGraph(keep_graph=True)
-    pool = torch.cuda.graph_pool_handle()
+    # With "thread_local" other threads of the process may go on using CUDA.
+    graph = torch.cuda.CUDAGraph()
     failure: BaseException | None = None
     ended = False
     torch.cuda.synchronize()
@@ -306,15 +306,8 @@ def _capture(call: Call, calls: int, device: torch.device) -> tuple[torch.cuda.C
         except RuntimeError as error:
             failure = failure or error  # the first error is the cause
     reason = ""
-    busy_us = 0.0
-    if failure is None:
-        busy_us = _busy_us()
-        try:
-            graph.instantiate()
-        except RuntimeError as error:
-            failure = error
-        if any("CUDA Graph is empty" in str(w.message) for w in caught):
-            reason = "it starts no work on the current stream"
+    if failure is None and any("CUDA Graph is empty" in str(w.message) for w in caught):
+        reason = "it starts no work on the current stream"
     interrupt = None if isinstance(failure, Exception) else failure
     if failure is not None:
         first_line = next(iter(str(failure).splitlines()), "")
@@ -322,7 +315,7 @@ def _capture(call: Call, calls: int, device: torch.device) -> tuple[torch.cuda.C
     # The traceback holds the frames of the call, the tensors in them, and this frame.
     failure = None
     if not reason:
-        return graph, busy_us
+        return graph
     if not ended:
         _abandon(graph, pool, device)
     graph.reset()
@@ -332,7 +325,7 @@ def _capture(call: Call, calls: int, device: torch.device) -> tuple[torch.cuda.C
     raise CaptureError(reason)
 
 
-def _abandon(graph: torch.cuda.CUDAGraph, pool: tuple[int, int], device: torch.device) -> None:
+def _abandon(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> None:
     """Clean up after a capture that could not be ended.
 
     CUDA has then left capture mode, but before 2.14 torch has not: its allocator still counts a

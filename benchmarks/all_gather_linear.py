@@ -1,0 +1,646 @@
+"""all_gather_linear against torch.cat + Linear, over sizes and dtypes, in one process.
+
+For each size and dtype: the reference, the Linear alone on a tensor that was gathered before, and
+the fused operator. At the size of problems/level2/47, in float32, also two simple kernels as
+baselines (one_warp_per_output.cu, compiled here), the eager call, and forward + backward. The last
+lines compare what was found with what is asked of the operator. docs/benchmarks.md says how it is
+measured.
+
+    python benchmarks/all_gather_linear.py --markdown table.md --plot ratio.png
+
+Exit code: 0; 1 if a result is wrong or, in a full run on a GPU, a check fails; 2 for bad input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from kernelbench_dist import ops
+from kernelbench_dist.timing import BenchResult, bench
+
+SCHEMA = "kernelbench_dist.benchmarks.all_gather_linear/1"
+HERE = Path(__file__).resolve().parent
+DTYPES = ("float32", "tf32", "bfloat16", "float16", "float64")
+LIMIT = 1.03  # of the reference, at every size
+AGAIN_UNTIL_S = 200.0  # cells over the limit are measured again, as long as there is time
+
+Kind = Literal["warm", "cold", "call"]
+Function: TypeAlias = Callable[[], Any]
+
+
+class Size(NamedTuple):
+    R: int  # ranks
+    B: int  # rows
+    H: int  # features on one rank
+    K: int  # outputs
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self))
+
+    @property
+    def products(self) -> int:
+        return math.prod(self)
+
+
+NOMINAL = Size(4, 12, 32, 56)  # of problems/level2/47
+SIZES = (
+    NOMINAL,
+    Size(4, 64, 64, 256),
+    Size(4, 256, 128, 512),
+    Size(8, 512, 128, 1024),
+    Size(8, 1024, 256, 2048),
+    Size(8, 4096, 512, 512),
+    Size(8, 4096, 512, 4096),
+    Size(4, 8192, 1024, 4096),
+    Size(8, 8192, 1024, 8192),
+    Size(8, 16384, 512, 1024),
+    Size(64, 2048, 64, 1024),
+)
+
+
+@dataclass
+class Cell:
+    """One size in one dtype. `share` is the largest error of the fused operator over its bound."""
+
+    size: Size
+    dtype: str
+    plan: ops.Plan
+    share: float
+    first: BenchResult
+    second: BenchResult | None = None  # where the first was over the limit; then this one counts
+
+    @property
+    def result(self) -> BenchResult:
+        return self.second or self.first
+
+
+@dataclass
+class Check:
+    name: str
+    figure: float
+    limit: float
+    detail: str
+
+    @property
+    def word(self) -> str:
+        return "ok" if self.figure <= self.limit else "FAILED"
+
+
+@dataclass
+class Extra:
+    """What is measured at one size only."""
+
+    kernels: BenchResult  # all versions, against the reference
+    against_best: BenchResult | None  # fused against the better of our two simple kernels
+    training: BenchResult  # forward + backward, eager
+    wrong: list[str] = field(default_factory=list)
+
+
+# The problem
+
+
+class Tensors:
+    def __init__(self, size: Size, dtype: torch.dtype, device: torch.device) -> None:
+        R, B, H, K = size
+        generator = torch.Generator(device).manual_seed(9)
+
+        def normal(*shape: int) -> Tensor:
+            values = torch.randn(*shape, generator=generator, device=device, dtype=torch.float32)
+            return values.to(dtype)
+
+        self.x = normal(R, B, H)
+        self.weight = normal(K, R * H) / math.sqrt(R * H)
+        self.bias = normal(K)
+        self.dy = normal(B, K)
+        self.gathered = torch.cat(self.x.unbind(0), -1)
+
+    def reference(self) -> Tensor:
+        return F.linear(torch.cat(self.x.unbind(0), -1), self.weight, self.bias)
+
+    def linear(self) -> Tensor:
+        return F.linear(self.gathered, self.weight, self.bias)
+
+    def fused(self) -> Tensor:
+        return ops.all_gather_linear(self.x, self.weight, self.bias)
+
+    def candidates(self) -> dict[str, Function]:
+        return {"reference": self.reference, "Linear alone": self.linear, "fused": self.fused}
+
+    def share(self, y: Tensor, eps: float) -> float:
+        """The largest error of up to 64 rows over its bound, 4 * eps * sum of |x| |w| + |bias|."""
+        rows = torch.linspace(0, len(y) - 1, min(len(y), 64), device=y.device).round().long()
+        x, weight, bias = self.gathered[rows].double(), self.weight.double(), self.bias.double()
+        error = (y[rows].double() - (x @ weight.T + bias)).abs()
+        bound = 4 * eps * (x.abs() @ weight.abs().T + bias.abs())
+        share: float = (error / bound).nan_to_num(nan=math.inf).max().item()
+        return share
+
+
+@contextmanager
+def dtype_named(name: str) -> Iterator[tuple[torch.dtype, float]]:
+    """The torch dtype and its eps. "tf32" is float32 with torch's flag for it set."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    # This older name of the flag sets the newer one as well; mixing both is what torch refuses.
+    torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+    try:
+        dtype: torch.dtype = torch.float32 if name == "tf32" else getattr(torch, name)
+        yield dtype, 2.0**-10 if name == "tf32" else torch.finfo(dtype).eps
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+# Measuring
+
+
+def measure_cell(size: Size, name: str, options: argparse.Namespace) -> Cell:
+    with dtype_named(name) as (dtype, eps), torch.no_grad():
+        tensors = Tensors(size, dtype, options.device)
+        return Cell(
+            size,
+            name,
+            ops.plan("all_gather_linear", tensors.x, tensors.weight, tensors.bias),
+            tensors.share(tensors.fused(), eps),
+            time_candidates(tensors, options, rounds=50 if size.products < 1e10 else 30),
+        )
+
+
+def measure_again(cell: Cell, options: argparse.Namespace) -> None:
+    with dtype_named(cell.dtype) as (dtype, _), torch.no_grad():
+        tensors = Tensors(cell.size, dtype, options.device)
+        cell.second = time_candidates(tensors, options, rounds=2 * cell.first.rounds)
+
+
+def time_candidates(tensors: Tensors, options: argparse.Namespace, rounds: int) -> BenchResult:
+    return bench(
+        tensors.candidates(),
+        device=options.device,
+        rounds=10 if options.quick else rounds,
+        min_time_ms=0.2 if options.quick else 1.0,
+        progress=False,
+    )
+
+
+def is_over_limit(cell: Cell) -> bool:
+    return any(cell.result.ratio("fused", kind).ratio > LIMIT for kind in kinds(cell.result))
+
+
+def kinds(result: BenchResult) -> list[Kind]:
+    """Device time, or on a CPU the call time."""
+    found: list[Kind] = ["warm", "cold"]
+    return [kind for kind in found if result.empty.timing(kind) is not None] or ["call"]
+
+
+BINDING = """
+#include <c10/cuda/CUDAStream.h>
+#include <torch/extension.h>
+
+int launch_any_sizes(const float*, const float*, const float*, float*, int, int, int, int, void*);
+int launch_fixed_sizes(const float*, const float*, const float*, float*, void*);
+
+static at::Tensor run(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                      bool fixed) {
+  const int R = x.size(0), B = x.size(1), H = x.size(2), K = weight.size(0);
+  for (const auto& t : {x, weight, bias}) {
+    TORCH_CHECK(t.is_cuda() && t.is_contiguous() && t.scalar_type() == at::kFloat);
+  }
+  TORCH_CHECK(weight.size(1) == R * H && bias.size(0) == K);
+  TORCH_CHECK(!fixed || (R == 4 && B == 12 && H == 32 && K == 56));
+  at::Tensor y = at::empty({B, K}, x.options());
+  void* stream = c10::cuda::getCurrentCUDAStream().stream();
+  const float *px = x.data_ptr<float>(), *pw = weight.data_ptr<float>();
+  const float* pb = bias.data_ptr<float>();
+  float* py = y.data_ptr<float>();
+  const int error = fixed ? launch_fixed_sizes(px, pw, pb, py, stream)
+                          : launch_any_sizes(px, pw, pb, py, R, B, H, K, stream);
+  TORCH_CHECK(error == 0, "CUDA error ", error);
+  return y;
+}
+at::Tensor any_sizes(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return run(x, weight, bias, false);
+}
+at::Tensor fixed_sizes(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return run(x, weight, bias, true);
+}
+"""
+
+
+def compile_baselines() -> Any:
+    from torch.utils.cpp_extension import load_inline
+
+    # Headers are named in the sources: the .cu file needs none of torch's, which take a minute.
+    return load_inline(
+        "kernelbench_dist_one_warp_per_output",
+        cpp_sources=[BINDING],
+        cuda_sources=[(HERE / "one_warp_per_output.cu").read_text()],
+        functions=["any_sizes", "fixed_sizes"],
+        no_implicit_headers=True,
+        with_cuda=True,
+    )
+
+
+def measure_extra(baselines: Any | None, options: argparse.Namespace) -> Extra:
+    """The nominal size in float32: our simple kernels, the eager call, forward + backward."""
+    how: dict[str, Any] = {
+        "device": options.device,
+        "rounds": 10 if options.quick else 100,
+        "min_time_ms": 0.2 if options.quick else 1.0,
+        "progress": False,
+    }
+    with dtype_named("float32") as (dtype, eps):
+        t = Tensors(NOMINAL, dtype, options.device)
+        args = (t.x, t.weight, t.bias)
+        best: BenchResult | None = None
+        with torch.no_grad():
+            versions = t.candidates()
+            if baselines is not None:
+                versions["one warp, any sizes"] = lambda: baselines.any_sizes(*args)
+                versions["one warp, fixed sizes"] = lambda: baselines.fixed_sizes(*args)
+            wrong = [name for name, version in versions.items() if t.share(version(), eps) > 1]
+            kernels = bench(versions, **how)
+            if baselines is not None:
+                ours = [name for name in versions if name.startswith("one warp")]
+                better = min(ours, key=lambda name: median(kernels, name, "warm"))
+                best = bench({name: versions[name] for name in (better, "fused")}, **how)
+        for tensor in args:
+            tensor.requires_grad_()
+
+        def step(forward: Callable[[], Tensor]) -> Function:
+            def run() -> None:
+                for tensor in args:
+                    tensor.grad = None
+                forward().backward(t.dy)
+
+            return run
+
+        both = {"reference": step(t.reference), "fused": step(t.fused)}
+        training = bench(both, warm=False, cold=False, **how)
+    return Extra(kernels, best, training, wrong)
+
+
+def median(result: BenchResult, name: str, kind: Kind) -> float:
+    timing = result[name].timing(kind)
+    return math.nan if timing is None else timing.median_us
+
+
+def checks_of(cells: Sequence[Cell], extra: Extra | None) -> list[Check]:
+    checks = []
+    if extra is not None:
+        assert extra.against_best is not None, "there are baselines on a GPU"
+        asked: list[tuple[str, BenchResult, Kind, float]] = [
+            ("device time / the better one-warp kernel", extra.against_best, "warm", 1.05),
+            ("device time / reference", extra.kernels, "warm", 0.5),
+            ("eager call / reference", extra.kernels, "call", 0.45),
+            ("eager forward + backward / reference", extra.training, "call", 0.6),
+        ]
+        for name, result, kind, limit in asked:
+            r = result.ratio("fused", kind)
+            detail = f"against {r.baseline}; {r.low:.3f} .. {r.high:.3f}"
+            checks.append(Check(f"{NOMINAL} float32: {name}", r.ratio, limit, detail))
+    for kind in kinds(cells[0].result):
+        worst = max(cells, key=lambda cell: cell.result.ratio("fused", kind).ratio)
+        r = worst.result.ratio("fused", kind)
+        checks.append(
+            Check(
+                f"every size and dtype: {TITLES[kind]} / reference, the largest",
+                r.ratio,
+                LIMIT,
+                f"{worst.size} {worst.dtype}, {worst.plan.kernel}; {r.low:.3f} .. {r.high:.3f}",
+            )
+        )
+    return checks
+
+
+# Showing
+
+TITLES: dict[Kind, str] = {
+    "warm": "device time, warm L2",
+    "cold": "device time, cold L2",
+    "call": "call time",
+}
+Rows: TypeAlias = list[list[str]]
+
+
+def microseconds(us: float) -> str:
+    """Three significant digits or more, no exponent."""
+    digits = 2 if abs(us) < 10 else 1 if abs(us) < 100 else 0
+    return f"{us:.{digits}f}"
+
+
+def kernel_text(plan: ops.Plan) -> str:
+    """Its name, and (rows x outputs) of a tile with the lanes that share the inner dimension."""
+    if plan.tiles is None:
+        return plan.kernel
+    return f"{plan.kernel} {'x'.join(map(str, plan.tiles))}, split {plan.split}"
+
+
+def cell_table(cells: Sequence[Cell], kind: Kind) -> Rows:
+    names = ("reference", "Linear alone", "fused")
+    header = ["R x B x H x K", "kernel", *(f"{name} us" for name in names)]
+    rows = [[*header, "fused / reference", "99 % interval", "verdict"]]
+    for cell in cells:
+        times = [microseconds(median(cell.result, name, kind)) for name in names]
+        r = cell.result.ratio("fused", kind)
+        ratio = [f"{r.ratio:.3f}", f"{r.low:.3f} .. {r.high:.3f}", r.verdict]
+        rows.append([str(cell.size), kernel_text(cell.plan), *times, *ratio])
+    return rows
+
+
+def ratio_table(cells: Sequence[Cell], kind: Kind) -> Rows:
+    dtypes = list(dict.fromkeys(cell.dtype for cell in cells))
+    by_place = {(cell.size, cell.dtype): cell for cell in cells}
+    rows = [["R x B x H x K", *dtypes]]
+    for size in dict.fromkeys(cell.size for cell in cells):
+        found = [by_place[size, dtype].result.ratio("fused", kind) for dtype in dtypes]
+        rows.append([str(size), *(f"{r.ratio:.2f} {r.verdict}" for r in found)])
+    return rows
+
+
+def version_table(extra: Extra) -> Rows:
+    """Every version at the nominal size: device times, what is over an empty kernel, call time."""
+    found = [k for k in TITLES if extra.kernels.empty.timing(k) is not None]
+    rows = [["version", *(f"{TITLES[k]}, us" for k in found)]]
+    if "warm" in found:
+        rows[0].append("warm, over empty, us")
+    for candidate in (extra.kernels.empty, *extra.kernels.candidates):
+        times = [candidate.timing(kind) for kind in found]
+        row = [candidate.name, *(microseconds(t.median_us) for t in times if t is not None)]
+        if candidate.warm is not None:
+            over = candidate.warm.over_empty_us
+            row.append("" if over is None else microseconds(over))
+        rows.append(row)
+    for name in ("reference", "fused"):
+        time = microseconds(median(extra.training, name, "call"))
+        row = [f"{name}, forward + backward", *([""] * len(found))]
+        row[found.index("call") + 1] = time
+        rows.append(row + [""] * (len(rows[0]) - len(row)))
+    return rows
+
+
+def sections(cells: Sequence[Cell], extra: Extra | None) -> Iterator[tuple[str, Rows]]:
+    if extra is not None:
+        yield f"{NOMINAL}, float32", version_table(extra)
+    for kind in kinds(cells[0].result):
+        yield f"fused / reference, {TITLES[kind]}", ratio_table(cells, kind)
+    for dtype in dict.fromkeys(cell.dtype for cell in cells):
+        for kind in kinds(cells[0].result):
+            mine = [cell for cell in cells if cell.dtype == dtype]
+            yield f"{dtype}, {TITLES[kind]}", cell_table(mine, kind)
+
+
+def show(heading: str, cells: Sequence[Cell], extra: Extra | None, checks: Sequence[Check]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
+    console.print(heading)
+    for title, rows in sections(cells, extra):
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for header in rows[0]:
+            left = header in ("version", "R x B x H x K", "kernel", "verdict")
+            table.add_column(header, justify="left" if left else "right")
+        for row in rows[1:]:
+            table.add_row(*row)
+        console.print(table)
+    for line in notes(cells, extra):
+        console.print(f"* {line}", soft_wrap=True)
+    console.print("\nChecks" if checks else "\nThe checks are of device time: not on a CPU")
+    for check in checks:
+        line = f"  {check.word:<6} {check.figure:.3f} <= {check.limit:<5g} {check.name}"
+        console.print(f"{line} ({check.detail})", soft_wrap=True)
+
+
+def notes(cells: Sequence[Cell], extra: Extra | None) -> Iterator[str]:
+    for cell in cells:
+        where = f"{cell.size} {cell.dtype}"
+        if cell.share > 1:
+            yield f"{where}: WRONG, an error is {cell.share:.3g} times its bound"
+        if cell.result.reason is not None:
+            yield f"{where}: timed by {cell.result.method}, since {cell.result.reason}"
+        if cell.second is not None:
+            ratios = (f"{cell.first.ratio('fused', k).ratio:.3f}" for k in kinds(cell.first))
+            yield f"{where}: measured again, the ratio was {', '.join(ratios)}"
+    for name in extra.wrong if extra is not None else []:
+        yield f"{NOMINAL} float32: {name} is WRONG"
+
+
+def markdown(heading: str, cells: Sequence[Cell], extra: Extra | None) -> str:
+    lines = [heading]
+    for title, (header, *rows) in sections(cells, extra):
+        lines += ["", f"**{title}**", "", f"| {' | '.join(header)} |"]
+        lines += [f"|{' --- |' * len(header)}", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def draw(path: Path, heading: str, cells: Sequence[Cell]) -> None:
+    from matplotlib.figure import Figure
+
+    kind = kinds(cells[0].result)[0]
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    times, ratios = figure.subplots(1, 2)
+    for i, dtype in enumerate(dict.fromkeys(cell.dtype for cell in cells)):
+        mine = sorted((c for c in cells if c.dtype == dtype), key=lambda c: c.size.products)
+        products = [cell.size.products for cell in mine]
+        for name, style in (("reference", "o--"), ("fused", "o-")):
+            us = [median(cell.result, name, kind) for cell in mine]
+            label = f"{dtype}, {name}"
+            times.plot(products, us, style, color=f"C{i}", label=label, markersize=3)
+        found = [cell.result.ratio("fused", kind) for cell in mine]
+        # The ratio of the medians may lie just outside of its bootstrap interval.
+        spread = [[max(0.0, r.ratio - r.low) for r in found]]
+        spread.append([max(0.0, r.high - r.ratio) for r in found])
+        middle = [r.ratio for r in found]
+        ratios.errorbar(products, middle, yerr=spread, fmt="o-", color=f"C{i}", label=dtype)
+    times.set(xscale="log", yscale="log", ylabel=f"{TITLES[kind]}, us")
+    ratios.set(xscale="log", ylabel="fused / reference, 99 % interval")
+    ratios.set_ylim(bottom=0)
+    ratios.axhline(1, color="grey", linewidth=1)
+    for axes in (times, ratios):
+        axes.set_xlabel("multiplications, R * B * H * K")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7)
+    figure.suptitle(heading, fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+# The command line
+
+
+def environment(result: BenchResult) -> dict[str, Any]:
+    found = asdict(result.environment)
+    commit = _output("git", "-C", str(HERE), "rev-parse", "HEAD")
+    found["commit"] = commit or "unknown"
+    if found["driver"] is None and result.environment.device.startswith("cuda"):
+        query = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+        found["driver"] = query.partition("\n")[0] or None
+    return found
+
+
+def _output(*command: str) -> str:
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=20, check=True
+        ).stdout.strip()
+    return ""
+
+
+def heading_of(found: dict[str, Any]) -> str:
+    parts = [found["device_name"]]
+    if found["device"].startswith("cuda"):
+        parts.append(f"driver {found['driver'] or 'unknown'}, CUDA {found['cuda']}")
+    parts += [f"torch {found['torch']}", found["started_at"], f"commit {found['commit'][:12]}"]
+    return " | ".join(parts)
+
+
+def as_dict(cell: Cell) -> dict[str, Any]:
+    return {
+        "size": cell.size._asdict(),
+        "dtype": cell.dtype,
+        "plan": asdict(cell.plan),
+        "share_of_error_bound": cell.share if math.isfinite(cell.share) else None,
+        "first": cell.first.to_dict(),
+        "second": None if cell.second is None else cell.second.to_dict(),
+    }
+
+
+def _size(text: str) -> Size:
+    parts = text.strip().split("x")
+    if len(parts) != 4 or not all(p.isascii() and p.isdigit() and int(p) > 0 for p in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not R x B x H x K, such as {NOMINAL}")
+    return Size(*map(int, parts))
+
+
+def _sizes(text: str) -> list[Size]:
+    return list(dict.fromkeys(map(_size, text.split(","))))
+
+
+def _dtypes(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in DTYPES:
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(DTYPES)}")
+    return list(dict.fromkeys(names))
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    on_gpu = torch.cuda.is_available()
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if on_gpu else "cpu")
+    parser.add_argument("--sizes", type=_sizes, help=f"such as {SIZES[0]},{SIZES[1]}")
+    parser.add_argument("--dtypes", type=_dtypes, help=f"of {','.join(DTYPES)}")
+    parser.add_argument("--json", type=Path, help="default: a file in benchmarks/results/")
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--quick", action="store_true", help="to try it out: rough, and not kept")
+    options = parser.parse_args(argv)
+    if options.device == "cuda" and not on_gpu:
+        parser.error("--device cuda: torch sees no CUDA device here")
+    on_gpu = options.device == "cuda"
+    options.device = torch.device(f"cuda:{torch.cuda.current_device()}" if on_gpu else "cpu")
+    if options.sizes is None:
+        limit = (1e10 if on_gpu else 1e7) if options.quick else (1e12 if on_gpu else 1e8)
+        options.sizes = [size for size in SIZES if size.products <= limit]
+    if options.dtypes is None:
+        options.dtypes = [name for name in DTYPES if on_gpu or name != "tf32"]
+    if "tf32" in options.dtypes and not on_gpu:
+        parser.error("tf32 is a way for CUDA devices to multiply")
+    for path in (options.json, options.markdown, options.plot):
+        if path is not None and not path.resolve().parent.is_dir():
+            parser.error(f"{path}: there is no folder {path.resolve().parent}")
+    if options.plot is not None:
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError:
+            parser.error("--plot needs matplotlib: pip install matplotlib")
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    started = perf_counter()
+    options = parse(argv)
+    on_gpu = options.device.type == "cuda"
+    full_run = on_gpu and not options.quick  # checks count only there
+
+    def say(text: str) -> None:
+        print(f"{perf_counter() - started:6.1f} s  {text}", file=sys.stderr, flush=True)
+
+    extra = None
+    if NOMINAL in options.sizes and "float32" in options.dtypes:
+        say("compiling the baselines" if on_gpu else "no GPU: no baselines, and call time only")
+        baselines = compile_baselines() if on_gpu else None
+        extra = measure_extra(baselines, options)
+    cells = []
+    for dtype in options.dtypes:
+        for size in options.sizes:
+            cells.append(measure_cell(size, dtype, options))
+            ratio = cells[-1].result.ratio("fused")
+            say(f"{dtype} {size}: {cells[-1].plan.kernel}, {ratio.ratio:.3f} {ratio.verdict}")
+    # Where the fused operator runs torch's own kernels, what is over the limit may be noise. A
+    # second measurement, of more rounds, replaces the first whatever it says; both are kept.
+    over = [cell for cell in cells if is_over_limit(cell)] if full_run else []
+    for cell in sorted(over, key=lambda cell: cell.size.products):
+        if perf_counter() - started < AGAIN_UNTIL_S:
+            measure_again(cell, options)
+            ratio = cell.result.ratio("fused")
+            say(f"{cell.dtype} {cell.size} again: {ratio.ratio:.3f} {ratio.verdict}")
+
+    found = environment(cells[0].result)
+    heading = heading_of(found)
+    checks = checks_of(cells, extra) if on_gpu else []
+    show(heading, cells, extra, checks)
+    path = options.json
+    if path is None and not options.quick:
+        device = re.sub(r"[^a-z0-9]+", "-", found["device_name"].lower()).strip("-")
+        path = HERE / "results" / f"all_gather_linear-{device}-{found['started_at'][:10]}.json"
+    if path is not None:
+        data = {
+            "schema": SCHEMA,
+            "arguments": list(sys.argv[1:] if argv is None else argv),
+            "environment": found,
+            "seconds": perf_counter() - started,
+            "checks": [{**asdict(check), "result": check.word} for check in checks],
+            "nominal": None if extra is None else _extra_dict(extra),
+            "cells": [as_dict(cell) for cell in cells],
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n")
+        say(f"wrote {path}")
+    if options.markdown is not None:
+        options.markdown.write_text(markdown(heading, cells, extra))
+        say(f"wrote {options.markdown}")
+    if options.plot is not None:
+        draw(options.plot, heading, cells)
+        say(f"wrote {options.plot}")
+
+    wrong = any(cell.share > 1 for cell in cells) or (extra is not None and bool(extra.wrong))
+    failed = full_run and any(check.word == "FAILED" for check in checks)
+    return 1 if wrong or failed else 0
+
+
+def _extra_dict(extra: Extra) -> dict[str, Any]:
+    return {
+        "size": NOMINAL._asdict(),
+        "dtype": "float32",
+        "kernels": extra.kernels.to_dict(),
+        "against_best": None if extra.against_best is None else extra.against_best.to_dict(),
+        "training": extra.training.to_dict(),
+        "wrong": extra.wrong,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

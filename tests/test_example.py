@@ -1,0 +1,251 @@
+"""examples/gather_linear.py and the benchmark script, run as a person would run them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kernelbench_dist import ops, problems
+from kernelbench_dist.timing import BenchResult
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "examples" / "gather_linear.py"
+BENCHMARK = ROOT / "benchmarks" / "all_gather_linear.py"
+PARTS = ["output", "grad x", "grad weight", "grad bias"]
+
+
+@pytest.fixture
+def example(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLE.parent))
+    return importlib.import_module("gather_linear")
+
+
+def run_json(example, path: Path, *options: str) -> dict:
+    assert example.main(["--device", "cpu", "--quick", "--json", str(path), *options]) == 0
+    return json.loads(path.read_text())
+
+
+def run_script(script: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    # The package may be found through this process's own path alone, so that is handed on.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, str(script), *options]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
+
+
+def test_default_run(example, capsys):
+    assert example.main(["--device", "cpu"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    for text in (
+        "x (4, 12, 32), weight (56, 128), bias (56,) -> (12, 56)",
+        "float32",
+        "cpu",
+        "fused / reference",
+        "forward + backward, call time",
+        "not measured",
+        "eps(float32)",
+        *PARTS,
+    ):
+        assert text in out
+    assert re.search(r"\d (us|ms|s) ", out)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_dtypes_and_sizes(example, tmp_path, dtype):
+    options = ["--dtype", dtype, "-R", "3", "-B", "5", "-H", "7", "-K", "2"]
+    data = run_json(example, tmp_path / "a.json", *options)
+    [result] = data["results"]
+    assert result["dtype"] == dtype
+    assert result["size"] == {"ranks": 3, "rows": 5, "features": 7, "outputs": 2}
+    x, weight = torch.empty(3, 5, 7), torch.empty(2, 21)
+    args = [t.to(getattr(torch, dtype)) for t in (x, weight)]
+    assert result["plan"]["kernel"] == ops.plan("all_gather_linear", *args, device="cpu").kernel
+
+
+def test_json_agrees_with_a_computation_of_its_own(example, tmp_path):
+    data = run_json(example, tmp_path / "a.json")
+    assert data["schema"] == "kernelbench_dist.examples.gather_linear/1"
+    assert data["seed"] == 9
+    [result] = data["results"]
+    assert result["within_bound"] is True
+    assert result["device"] == "cpu"
+
+    problem = problems.load("level2/47")
+    generator = torch.Generator().manual_seed(9)
+    x = problem.get_inputs(generator, jitter=False)[0].cpu()
+    dy = torch.randn(12, 56, generator=generator)
+    torch.manual_seed(9)
+    model = problem.Model(*problem.get_init_inputs())
+    weight, bias = (p.detach() for p in model.parameters())
+    x.requires_grad_(), weight.requires_grad_(), bias.requires_grad_()
+    y = ops.all_gather_linear(x, weight, bias)
+    y.backward(dy)
+
+    joined = np.concatenate(list(x.detach().double().numpy()), -1)
+    w, b, g = (t.detach().double().numpy() for t in (weight, bias, dy))
+
+    def by_rank(joined_features):
+        return np.stack(np.split(joined_features, 4, -1))
+
+    # (got, exact, magnitude) by the gathered formulas, where the script goes rank by rank.
+    wanted = {
+        "output": (y, joined @ w.T + b, abs(joined) @ abs(w).T + abs(b)),
+        "grad x": (x.grad, by_rank(g @ w), by_rank(abs(g) @ abs(w))),
+        "grad weight": (weight.grad, g.T @ joined, abs(g).T @ abs(joined)),
+        "grad bias": (bias.grad, g.sum(0), abs(g).sum(0)),
+    }
+    assert list(result["errors"]) == PARTS
+    for name, (got, exact, magnitude) in wanted.items():
+        bound = 4 * 2.0**-23 * magnitude
+        share = abs(got.detach().double().numpy() - exact) / bound
+        found = result["errors"][name]["fused"]
+        assert found["share"] == pytest.approx(share.max(), rel=1e-6), name
+        assert found["bound"] == pytest.approx(bound.flat[share.argmax()], rel=1e-6), name
+        assert found["error"] == pytest.approx(found["share"] * found["bound"])
+
+    assert list(result["times"]) == ["forward", "forward + backward"]
+    for timed in result["times"].values():
+        timed = BenchResult.from_dict(timed)  # complete, and of a known schema
+        assert timed.baseline == "reference"
+        assert timed["fused"].call.median_us > 0
+    assert result["kernels"]["forward"] == {"reference": None, "fused": None}
+
+
+def test_sweep_and_plot(example, tmp_path, capsys):
+    picture = tmp_path / "a.png"
+    options = ["--sweep", "4x12x32x56,2x3x5x7", "--plot", str(picture)]
+    data = run_json(example, tmp_path / "a.json", *options)
+    sizes = [tuple(result["size"].values()) for result in data["results"]]
+    assert sizes == [(4, 12, 32, 56), (2, 3, 5, 7)]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    out, err = capsys.readouterr()
+    assert "2x3x5x7" in out
+    # No terminal, so a plain line for each size.
+    assert [line.split("  ")[0] for line in err.splitlines()] == [
+        "[1/2] 4x12x32x56",
+        "[2/2] 2x3x5x7",
+    ]
+    assert "\x1b" not in out + err
+
+
+def test_the_default_sweep_suits_a_cpu(example):
+    options = example._parse(["--sweep", "--device", "cpu"])
+    assert options.sizes[0] == (4, 12, 32, 56)
+    assert 1 < len(options.sizes) < 11
+
+
+def test_an_error_over_the_bound_is_exit_code_1(example, monkeypatch, capsys):
+    right = ops.all_gather_linear
+    monkeypatch.setattr(ops, "all_gather_linear", lambda x, w, b: right(x, w, b) * (1 + 1e-4))
+    assert example.main(["--device", "cpu", "--quick"]) == 1
+    assert "exceeds the bound" in capsys.readouterr().out
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(example, tmp_path):
+    path = tmp_path / "a.json"
+    assert example.main(["--device", "cuda", "--quick", "--json", str(path)]) == 0
+    [result] = json.loads(path.read_text())["results"]
+    assert result["plan"]["launches"] == 1
+    # A profiler may not be permitted; then nothing is claimed.
+    assert result["kernels"]["forward"]["fused"] in (1, None)
+    for timed in result["times"].values():
+        assert timed["method"] == "graph", timed["reason"]
+        assert BenchResult.from_dict(timed)["fused"].warm.median_us > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--rows", "0"], "'0' is not a whole number of 1 or more"),
+        (["-K", "5.5"], "'5.5' is not a whole number"),
+        (["--rows", "999999999999"], "GiB"),
+        (["--dtype", "float8"], "invalid choice: 'float8'"),
+        (["--device", "tpu"], "'tpu' is not cpu, cuda"),
+        (["--device", "cuda:99"], "torch sees"),
+        (["--sweep", "4x12x32"], "'4x12x32' is not a size"),
+        (["--sweep", "4x12x32x0"], "'0' is not a whole number"),
+        (["--sweep", "4x12x32x56", "--rows", "3"], "--rows and --sweep both give sizes"),
+        (["--json", "/nowhere/at/all.json"], "cannot write /nowhere/at/all.json"),
+        (["--plot", "/nowhere/at/all.png"], "cannot write /nowhere/at/all.png"),
+        (["--frobnicate"], "unrecognized arguments: --frobnicate"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(example, capsys, options, message):
+    assert example.main(options) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert err.startswith("gather_linear.py: error: ")
+    assert message in err
+
+
+def test_a_picture_of_an_unknown_kind(example, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    assert example.main(["--plot", str(tmp_path / "a.foo")]) == 2
+    assert "no such kind of picture" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_matplotlib(example, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert example.main(["--plot", str(tmp_path / "a.png")]) == 2
+    assert "pip install" in capsys.readouterr().err
+
+
+def test_as_a_script():
+    done = run_script(EXAMPLE, "--dtype", "int8")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_the_benchmark_on_a_cpu(tmp_path):
+    files = {name: tmp_path / f"a.{name}" for name in ("json", "markdown", "plot")}
+    files["plot"] = tmp_path / "a.png"
+    done = run_script(
+        BENCHMARK,
+        *("--device", "cpu", "--quick", "--sizes", "4x12x32x56,2x3x8x5"),
+        *("--dtypes", "float32,float64"),
+        *(text for name, path in files.items() for text in (f"--{name}", str(path))),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "4x12x32x56, float32" in done.stdout
+    assert "forward + backward" in done.stdout
+    data = json.loads(files["json"].read_text())
+    assert data["schema"] == "kernelbench_dist.benchmarks.all_gather_linear/1"
+    assert len(data["cells"]) == 4
+    for cell in data["cells"]:
+        timed = BenchResult.from_dict(cell["first"])
+        assert [c.name for c in timed.candidates] == ["reference", "Linear alone", "fused"]
+        assert cell["share_of_error_bound"] <= 1
+    assert "| 2x3x8x5 |" in files["markdown"].read_text()
+    assert files["plot"].read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--sizes", "4x3"], "'4x3' is not R x B x H x K"),
+        (["--dtypes", "int8"], "'int8' is not one of"),
+        (["--device", "cpu", "--dtypes", "tf32"], "tf32"),
+        (["--json", "/nowhere/at/all.json"], "there is no folder"),
+    ],
+)
+def test_bad_input_to_the_benchmark(monkeypatch, capsys, options, message):
+    monkeypatch.syspath_prepend(str(BENCHMARK.parent))
+    benchmark = importlib.import_module("all_gather_linear")
+    with pytest.raises(SystemExit) as stop:
+        benchmark.main(options)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
