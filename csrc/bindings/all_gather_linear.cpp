@@ -89,19 +89,15 @@ Tensor all_gather_linear_elsewhere(const Tensor& x, const Tensor& weight, const 
   return composite_all_gather_linear(x, weight, bias);
 }
 
-// One of the CUDA kernels by name, whatever would be chosen: for tests and for measuring them.
+// One of the CUDA kernels by number, whatever would be chosen: for tests and for measuring them.
 Tensor all_gather_linear_by(const Tensor& x, const Tensor& weight, const MaybeTensor& bias,
                             int64_t way) {
-#ifdef KERNELBENCH_DIST_CUDA
   check_all_gather_linear(x, weight, bias);
-  TORCH_CHECK(x.is_cuda() && way >= 0 && way < cuda::kWayCount,
-              "_all_gather_linear_by: way must be 0 to ", cuda::kWayCount - 1,
-              " and x on CUDA, got ", way, " and ", x.device());
   const Problem p = problem_of(x, weight);
-  TORCH_CHECK(p.x_row && p.inner() * p.B * p.K > 0, "_all_gather_linear_by: x of shape ", x.sizes(),
-              " and strides ", x.strides(), " cannot be read in place");
+  check_way(x, p, way);
+#ifdef KERNELBENCH_DIST_CUDA
   const c10::cuda::CUDAGuard guard(x.device());
-  return run_fused(x, weight, bias, p, way);
+  return run_fused(x, weight, bias, p, static_cast<int>(way));
 #else
   TORCH_CHECK(false, "_all_gather_linear_by: this build has no CUDA part");
 #endif

@@ -35,6 +35,10 @@ Problem problem_of(const at::Tensor& x, const at::Tensor& weight);
 void check_all_gather_linear(const at::Tensor& x, const at::Tensor& weight,
                              const std::optional<at::Tensor>& bias);
 
+// The same for the number of a kernel, cuda::kWays[way], that is to be run whatever would be
+// chosen.
+void check_way(const at::Tensor& x, const Problem& problem, int64_t way);
+
 // torch's own path: the fallback, and what every transform of torch's understands.
 at::Tensor composite_all_gather_linear(const at::Tensor& x, const at::Tensor& weight,
                                        const std::optional<at::Tensor>& bias);

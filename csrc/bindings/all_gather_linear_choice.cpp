@@ -173,6 +173,14 @@ void check_all_gather_linear(const at::Tensor& x, const at::Tensor& weight,
               x.device(), "; they must be on the same device");
 }
 
+void check_way(const at::Tensor& x, const Problem& p, int64_t way) {
+  TORCH_CHECK(way >= 0 && way < cuda::kWayCount, "_all_gather_linear_by: way must be 0 to ",
+              cuda::kWayCount - 1, ", got ", way);
+  TORCH_CHECK(p.x_row && p.indexable && p.inner() * p.B * p.K > 0,
+              "_all_gather_linear_by: x of shape ", x.sizes(), " and strides ", x.strides(),
+              " cannot be read in place");
+}
+
 Choice choose(at::DeviceType device, at::ScalarType type, const Problem& problem) {
   if (problem.B * problem.K == 0) return {Choice::fallback, 0, "the output is empty"};
   if (device == at::kCUDA) return choose_cuda(type, problem);
