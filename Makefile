@@ -41,7 +41,7 @@ format: $(VENV)/.dev
 	$(BIN)/clang-format -i $(CPP)
 
 bench: $(VENV)/.test
-	set -e; for script in benchmarks/*.py; do $(BIN)/python $$script $(BENCH_ARGS); done
+	set -e; for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script $(BENCH_ARGS); done
 
 # The files .torch, .package, .test and .dev say what a virtual environment holds already.
 

@@ -31,8 +31,9 @@ Choice choose_cpu(at::ScalarType type, const Problem& p) {
 
 #ifdef KERNELBENCH_DIST_CUDA
 
-// ---- CUDA. The thresholds were fitted to 120 shapes a type, each way beside torch.cat + F.linear,
-// on one H200 (benchmarks/results/ways-*.json), so that a kernel of ours runs only where it won.
+// ---- CUDA. The thresholds were fitted to 120 shapes a type, each way beside torch.cat + F.linear
+// on one H200 (benchmarks/results/ways-21-h200.json), so that a kernel of ours runs only where it
+// won.
 
 struct Limits {
   int64_t outputs;   // B * K
@@ -42,21 +43,22 @@ struct Limits {
 
 // Where torch may use tensor cores (TF32, fp16, bf16, float64) its product overtakes ours sooner.
 Limits limits_of(at::ScalarType type) {
-  const int64_t none = std::numeric_limits<int64_t>::max();
-  const bool tf32 =
-      at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
-      at::Float32Precision::TF32;
-  if (type == at::kFloat && !tf32) return {131072, 250'000'000, none};
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  const auto tf32 = [] {
+    return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
+           at::Float32Precision::TF32;
+  };
+  if (type == at::kFloat && !tf32()) return {131072, 250'000'000, kNone};
   if (type == at::kDouble) return {60000, 12'000'000, 896};
-  return {60000, 20'000'000, none};
+  return {60000, 20'000'000, kNone};
 }
 
-int way_of(int rows, int outputs, int lanes) {
+consteval int way_of(int rows, int outputs, int lanes) {
   for (int way = 0; way < cuda::kWayCount; ++way) {
     const auto& w = cuda::kWays[way];
     if (w.rows == rows && w.outputs == outputs && w.lanes == lanes) return way;
   }
-  TORCH_INTERNAL_ASSERT(false, "no such way");
+  throw "no such way";  // not a constant, so it does not compile
 }
 
 // `loads`: 16-byte (or single-element) loads that one output needs of each operand.

@@ -61,17 +61,18 @@ _OPS: dict[str, tuple[_Combine, tuple[torch.dtype, ...]]] = {
 OPS = tuple(_OPS)
 
 if dist.is_available():
-    _REDUCE_OP_TYPE: Any = type(dist.ReduceOp.SUM)
-    _REDUCE_OPS = {
-        getattr(dist.ReduceOp, "PRODUCT" if name == "prod" else name.upper()): name for name in OPS
-    }
+    _REDUCE_OPS: list[tuple[Any, str]] = [
+        (getattr(dist.ReduceOp, "PRODUCT" if name == "prod" else name.upper()), name)
+        for name in OPS
+    ]
 else:
-    _REDUCE_OP_TYPE, _REDUCE_OPS = (), {}
+    _REDUCE_OPS = []
 
 
 def check_op(fn: str, op: Op, dtype: torch.dtype, accepted: Sequence[str] = OPS) -> str:
     """The op's name, for an op that the function and the dtype have."""
-    name = _REDUCE_OPS.get(op) if isinstance(op, _REDUCE_OP_TYPE) else op
+    # By identity: in torch 2.11 torch.compile can neither hash nor compare the members.
+    name = next((name for member, name in _REDUCE_OPS if op is member), op)
     if not isinstance(name, str) or name not in accepted:
         raise ValueError(
             f"{fn}: op {op!r} is not one of {', '.join(accepted)}, "
@@ -89,7 +90,8 @@ def fold(xs: Sequence[Tensor], op: str) -> Tensor:
     """x_0 op x_1 op ... op x_{R-1}, from the left, in x's dtype; with R = 1, x_0 itself."""
     acc = functools.reduce(_OPS[op][0], xs[1:], _widen(xs[0], op))
     if op == "avg":
-        acc = acc / len(xs)
+        # By a tensor: on a GPU, torch multiplies with the reciprocal of a number.
+        acc = acc / torch.full((), len(xs), dtype=acc.dtype, device=acc.device)
     return acc.to(xs[0].dtype)
 
 
@@ -121,6 +123,8 @@ def constant(t: Tensor, value: float) -> Tensor:
     torch.full_like would do for the value, but then a result that happens to be constant (a shift
     on one rank, say) would not require grad, and backward would work on some world sizes only.
     """
+    if not (t.dtype.is_floating_point or t.dtype.is_complex):
+        return torch.full_like(t, value, memory_format=torch.contiguous_format)
     everywhere = torch.ones((), dtype=torch.bool, device=t.device)
     return torch.where(everywhere, torch.full((), value, dtype=t.dtype, device=t.device), t)
 
