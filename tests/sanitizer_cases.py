@@ -14,7 +14,6 @@ import sys
 
 import torch
 
-WAYS = 5
 SIZES = [(4, 12, 32, 56), (3, 5, 7, 9), (1, 1, 1, 1), (2, 9, 40, 70), (5, 33, 8, 17)]
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
@@ -33,12 +32,20 @@ def main() -> int:
             weight = torch.randn(K, R * H).to("cuda", dtype)
             bias = torch.randn(K).to("cuda", dtype)
             grad = torch.randn(B, K).to("cuda", dtype)
-            # A view that starts one element late, so not aligned, and ends with its allocation.
-            late = torch.randn(R * B * H + 1).to("cuda", dtype)[1:].view(R, B, H)
-            for rows in (x, late):
-                for way in range(WAYS):
-                    operators._all_gather_linear_by(rows, weight, bias, way)
-                operators._all_gather_linear_backward(grad, rows, weight, R, True)
+
+            def late(t: torch.Tensor) -> torch.Tensor:
+                """The same numbers one element late: not aligned, and ending with the storage."""
+                return torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape)
+
+            strided = x.mT.contiguous().mT
+            for rows, matrix in ((x, weight), (late(x), late(weight)), (strided, weight)):
+                for way in range(operators._all_gather_linear_ways()):
+                    operators._all_gather_linear_by(rows, matrix, bias, way)
+                    operators._all_gather_linear_by(rows, matrix, None, way)
+                for wanted in ((rows, matrix, True), (rows, None, False), (None, matrix, False)):
+                    operators._all_gather_linear_backward(grad, *wanted[:2], R, wanted[2])
+                    one = grad[:1, :1].expand(B, K)
+                    operators._all_gather_linear_backward(one, *wanted[:2], R, wanted[2])
     torch.cuda.synchronize()
     print("all kernels ran")
     return 0

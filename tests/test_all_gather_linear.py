@@ -6,35 +6,12 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from linear_cases import FLOATS, factor, random_call, reference
 
-from kernelbench_dist import ops
+from kernelbench_dist import build_info, ops
 from kernelbench_dist.testing import assert_matches, linear_oracle, linear_problems
-
-FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-
-
-def reference(x, weight, bias=None):
-    return F.linear(torch.cat(x.unbind(0), -1), weight, bias)
-
-
-def factor(terms: int) -> float:
-    """The c of assert_matches: one rounding, and the roundings of a sum in the accumulator's type.
-
-    For 16-bit types the sum is in float32 and its roundings do not count.
-    """
-    return 4 + 0.3 * math.sqrt(terms)
-
-
-def random_call(R, B, H, K, dtype=torch.float32, device="cpu", seed=0, bias=True):
-    generator = torch.Generator().manual_seed(seed)
-    tensors = [
-        torch.randn(size, generator=generator, dtype=torch.float64).to(device, dtype)
-        for size in ((R, B, H), (K, R * H), (K,))
-    ]
-    return tensors if bias else [*tensors[:2], None]
 
 
 class TestValues:
@@ -167,6 +144,32 @@ class TestValues:
             torch.use_deterministic_algorithms(False)
 
 
+class TestByRank:
+    """The CPU's way for many rows and few outputs, which the properties above do not reach."""
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("bias", [True, False])
+    @pytest.mark.parametrize(
+        "strided",
+        [
+            lambda x: x,
+            lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+            lambda x: x[:, :1].expand_as(x),
+            lambda x: x.view(2, 10, 30, 64).transpose(1, 2),
+        ],
+    )
+    def test_equals_the_oracle(self, dtype, bias, strided):
+        x, weight, b = random_call(2, 300, 64, 64, dtype)
+        call = strided(x), weight, b if bias else None
+        assert ops.plan("all_gather_linear", *call).kernel == "cpu_by_rank"
+        assert_matches(ops.all_gather_linear, linear_oracle, *call, c=factor(128))
+
+    def test_one_row(self):
+        x, weight, bias = random_call(2, 1, 9000, 5)
+        assert ops.plan("all_gather_linear", x[:, 0], weight, bias).kernel == "cpu_by_rank"
+        assert_matches(ops.all_gather_linear, linear_oracle, x[:, 0], weight, bias, c=factor(18000))
+
+
 class TestGradients:
     @given(data=st.data())
     def test_equal_the_reference_in_float64(self, device, data):
@@ -198,17 +201,20 @@ class TestGradients:
                 lambda _, g=grad: g, lambda _, e=exact_grad: e, leaf, scale=scale, c=factor(terms)
             )
 
-    @pytest.mark.parametrize("wanted", ["x", "weight", "bias"])
-    def test_of_one_operand_alone(self, device, wanted):
+    @pytest.mark.parametrize(
+        ("wanted", "gradient"),
+        # Each element of x meets the 5 outputs; each weight, and each bias, the 3 rows.
+        [("x", 5.0), ("weight", 3.0), ("bias", 3.0)],
+    )
+    def test_of_one_operand_alone(self, device, wanted, gradient):
         operands = {
-            "x": torch.ones(2, 2, 3, device=device),
-            "weight": torch.ones(2, 6, device=device),
-            "bias": torch.ones(2, device=device),
+            "x": torch.ones(2, 3, 4, device=device),
+            "weight": torch.ones(5, 8, device=device),
+            "bias": torch.ones(5, device=device),
         }
         operands[wanted].requires_grad_()
         ops.all_gather_linear(**operands).sum().backward()
-        # Each product meets two ones, whether summed over the outputs or over the rows.
-        assert operands[wanted].grad.unique().tolist() == [2.0]
+        assert operands[wanted].grad.unique().tolist() == [gradient]
         assert [name for name, t in operands.items() if t.grad is not None] == [wanted]
 
     def test_through_a_strided_view_of_what_came_before(self, device):
@@ -228,6 +234,25 @@ class TestGradients:
             ops.all_gather_linear, call, check_forward_ad=True, check_batched_grad=True
         )
         assert torch.autograd.gradgradcheck(ops.all_gather_linear, call)
+
+    @pytest.mark.parametrize("sizes", [(2, 0, 3, 4), (2, 3, 0, 4), (2, 3, 4, 0)])
+    def test_twice_where_a_size_is_zero(self, device, sizes):
+        call = [t.requires_grad_() for t in random_call(*sizes, torch.float64, device)]
+        out = ops.all_gather_linear(*call)
+        grads = torch.autograd.grad(out, call, torch.ones_like(out), create_graph=True)
+        assert [g.shape for g in grads] == [t.shape for t in call]
+        again = torch.autograd.grad(sum(g.sum() for g in grads), call, allow_unused=True)
+        for g, t in zip(again, call, strict=True):
+            assert g is None or g.shape == t.shape
+
+    @pytest.mark.parametrize(("B", "K"), [(128, 5), (129, 5), (5, 128), (5, 129)])
+    def test_where_the_kernel_of_all_three_ends(self, device, B, K):
+        call = [t.requires_grad_() for t in random_call(3, B, 8, K, torch.float64, device)]
+        upstream = torch.ones((), dtype=torch.float64, device=device).expand(B, K)
+        torch.testing.assert_close(
+            torch.autograd.grad(ops.all_gather_linear(*call), call, upstream),
+            torch.autograd.grad(reference(*call), call, upstream),
+        )
 
     def test_a_frozen_weight_does_not_keep_x_alive(self, device):
         weight = torch.randn(5, 8, device=device)
@@ -272,7 +297,8 @@ class TestRefusals:
             (X, W, torch.zeros(12), r"bias must be \(K,\) = \(56,\).*got shape \[12\]"),
             (X, W, torch.zeros(56, 1), r"bias must be .*got shape \[56, 1\]"),
             (X.bfloat16(), W, None, r"weight is .*[Ff]loat.* and x is .*[Bb][Ff]loat16"),
-            (X, W, torch.zeros(56).half(), r"bias is .*[Hh]a?l?f?.* and x is .*[Ff]loat"),
+            (X, W, torch.zeros(56).half(), r"bias is .*(Half|float16) and x is .*[Ff]loat"),
+            (X.int(), W.int(), None, r"x must be float32, .* got .*[Ii]nt"),
         ],
     )
     def test_names_the_argument_and_what_is_accepted(self, x, weight, bias, message, meta):
@@ -285,11 +311,44 @@ class TestRefusals:
         with pytest.raises(RuntimeError, match="x must be float32, float64, float16 or bfloat16"):
             ops.all_gather_linear(self.X.to(dtype), self.W.to(dtype))
 
-    @pytest.mark.gpu
     def test_two_devices(self):
+        with pytest.raises(RuntimeError, match=r"weight is on cpu and x is on meta"):
+            ops.all_gather_linear(self.X.to("meta"), self.W)
+        with pytest.raises(RuntimeError, match=r"bias is on meta and x is on cpu"):
+            ops.all_gather_linear(self.X, self.W, torch.zeros(56, device="meta"))
+
+    @pytest.mark.gpu
+    def test_two_devices_with_a_gpu(self):
         with pytest.raises(RuntimeError, match=r"weight is on cpu and x is on cuda:0"):
             ops.all_gather_linear(self.X.cuda(), self.W)
 
+    def test_under_a_transform(self):
+        with pytest.raises(RuntimeError, match=r"weight must be .*got shape \[56, 64\]"):
+            torch.func.vmap(ops.all_gather_linear, (0, None))(self.X[None], self.W[:, :64])
+        with pytest.raises(RuntimeError, match="x must be float32"):
+            torch.func.vmap(ops.all_gather_linear, (0, None))(self.X[None].long(), self.W.long())
+
     def test_sparse(self):
-        with pytest.raises(RuntimeError, match="dense tensors, got layouts Strided and Sparse"):
+        with pytest.raises(RuntimeError, match="weight must be a dense tensor, got layout Sparse"):
             ops.all_gather_linear(self.X, self.W.to_sparse())
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"R": 0}, "R must be 1 or more, got 0"),
+            ({"grad": torch.zeros(())}, r"grad must be \(\*b, K\), got shape \[\]"),
+            ({"grad": torch.zeros(12, 56).int()}, "grad must be float32"),
+            ({"x": torch.zeros(3, 12, 32)}, r"x must be .* R = 4 .*got shape \[3, 12, 32\]"),
+            ({"x": torch.zeros(4, 11, 32)}, r"x must be .*got shape \[4, 11, 32\]"),
+            ({"x": torch.zeros(4, 12, 32).half()}, "x is Half and grad is Float"),
+            ({"weight": torch.zeros(55, 128)}, r"weight must be .*K = 56 .*got shape \[55, 128\]"),
+            ({"weight": torch.zeros(56, 126)}, r"weight must be .*got shape \[56, 126\]"),
+            ({"weight": torch.zeros(56, 128).double()}, "weight is Double and grad is Float"),
+        ],
+    )
+    def test_of_the_backward(self, change, message):
+        if not build_info().extension:
+            pytest.skip("the operator is in the extension")
+        call = {"grad": torch.zeros(12, 56), "x": self.X, "weight": self.W, "R": 4} | change
+        with pytest.raises(RuntimeError, match=message):
+            torch.ops.kernelbench_dist._all_gather_linear_backward(*call.values(), True)

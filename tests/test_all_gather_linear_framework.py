@@ -6,25 +6,18 @@ import copy
 import dataclasses
 import pickle
 
+import linear_cases
 import pytest
 import torch
-import torch.nn.functional as F
+from linear_cases import reference
 from torch import nn
 
 from kernelbench_dist import build_info, ops
 from kernelbench_dist.nn import AllGatherLinear
 
 
-def reference(x, weight, bias=None):
-    return F.linear(torch.cat(x.unbind(0), -1), weight, bias)
-
-
 def random_call(device="cpu", dtype=torch.float32, R=4, B=12, H=32, K=56, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        torch.randn(size, generator=generator, dtype=torch.float64).to(device, dtype)
-        for size in ((R, B, H), (K, R * H), (K,))
-    ]
+    return linear_cases.random_call(R, B, H, K, dtype, device, seed)
 
 
 def loss(*call):
@@ -229,6 +222,27 @@ class TestPlan:
         finally:
             torch.backends.cuda.matmul.fp32_precision = before
         assert ops.plan("all_gather_linear", x, weight, device="cuda").kernel == "dot"
+
+    @pytest.mark.skipif(not build_info().cuda, reason="this build has no CUDA part")
+    @pytest.mark.parametrize(
+        "call",
+        [
+            ((4, 1, 2**30), (4096, 2**32)),  # strides of zero: small offsets, huge sizes
+            ((1, 1, 2**32), (4096, 2**32)),
+            ((2**32, 1, 8), (4096, 2**35)),
+            ((1, 2**31, 8), (1, 8)),
+        ],
+    )
+    def test_of_cuda_for_sizes_beyond_32_bits(self, call):
+        x, weight = (torch.empty((1,) * len(s), device="meta").expand(s) for s in call)
+        plan = ops.plan("all_gather_linear", x, weight, device="cuda")
+        assert plan.reason == "an offset is beyond our kernels' 32 bits"
+
+    @pytest.mark.skipif(not build_info().cuda, reason="this build has no CUDA part")
+    def test_of_cuda_for_a_bias_that_is_stretched_over_memory(self):
+        bias = torch.empty(56, 2**26, device="meta")[:, 0]
+        x, weight = torch.empty(4, 12, 32, device="meta"), torch.empty(56, 128, device="meta")
+        assert ops.plan("all_gather_linear", x, weight, bias, device="cuda").kernel == "fallback"
 
     @pytest.mark.skipif(not build_info().cuda, reason="this build has no CUDA part")
     def test_of_cuda_for_rows_without_one_stride(self):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from linear_cases import FLOATS, factor, random_call, reference
 
 from kernelbench_dist import build_info, ops
 from kernelbench_dist.testing import assert_matches, linear_oracle, linear_problems
@@ -18,24 +16,8 @@ pytestmark = [
     pytest.mark.skipif(not build_info().cuda, reason="this build has no CUDA part"),
 ]
 
-FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-WAYS = 5
-
-
-def reference(x, weight, bias=None):
-    return F.linear(torch.cat(x.unbind(0), -1), weight, bias)
-
-
-def factor(terms: int) -> float:
-    return 4 + 0.3 * math.sqrt(terms)
-
-
-def random_call(R, B, H, K, dtype=torch.float32, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        torch.randn(size, generator=generator, dtype=torch.float64).to("cuda", dtype)
-        for size in ((R, B, H), (K, R * H), (K,))
-    ]
+CUDA_BUILD = build_info().cuda
+WAYS = torch.ops.kernelbench_dist._all_gather_linear_ways() if CUDA_BUILD else 0
 
 
 @pytest.mark.parametrize("way", range(WAYS))
@@ -54,8 +36,8 @@ def test_each_kernel_equals_the_oracle(way, data):
 
 
 def test_a_way_that_does_not_exist():
-    x, weight, _ = random_call(2, 3, 4, 5)
-    with pytest.raises(RuntimeError, match="way must be 0 to 4"):
+    x, weight, _ = random_call(2, 3, 4, 5, device="cuda")
+    with pytest.raises(RuntimeError, match=rf"way must be 0 to {WAYS - 1}, got {WAYS}"):
         torch.ops.kernelbench_dist._all_gather_linear_by(x, weight, None, WAYS)
 
 
@@ -70,7 +52,7 @@ def test_offsets_beyond_32_bits_fall_back_and_are_right():
 
 
 def test_the_current_stream_is_used():
-    x, weight, bias = random_call(4, 12, 32, 56)
+    x, weight, bias = random_call(4, 12, 32, 56, device="cuda")
     expected = ops.all_gather_linear(x + 1, weight, bias)
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
@@ -83,12 +65,12 @@ def test_the_current_stream_is_used():
 
 
 def test_in_a_cuda_graph():
-    x, weight, bias = random_call(4, 12, 32, 56)
+    x, weight, bias = random_call(4, 12, 32, 56, device="cuda")
     graph = torch.cuda.CUDAGraph()
     ops.all_gather_linear(x, weight, bias)
     with torch.cuda.graph(graph):
         out = ops.all_gather_linear(x, weight, bias)
-    fresh = random_call(4, 12, 32, 56, seed=5)
+    fresh = random_call(4, 12, 32, 56, device="cuda", seed=5)
     x.copy_(fresh[0])
     graph.replay()
     assert torch.equal(out, ops.all_gather_linear(fresh[0], weight, bias))
@@ -96,7 +78,7 @@ def test_in_a_cuda_graph():
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_one_launch_forward_and_one_backward(dtype):
-    call = [t.requires_grad_() for t in random_call(4, 12, 32, 56, dtype)]
+    call = [t.requires_grad_() for t in random_call(4, 12, 32, 56, dtype, "cuda")]
     upstream = torch.ones(12, 56, dtype=dtype, device="cuda")
 
     def kernels(fn):

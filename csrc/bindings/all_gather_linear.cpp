@@ -15,6 +15,7 @@
 
 #ifdef KERNELBENCH_DIST_CUDA
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #endif
@@ -64,7 +65,7 @@ Tensor all_gather_linear_cuda(const Tensor& x, const Tensor& weight, const Maybe
   check_all_gather_linear(x, weight, bias);
 #ifdef KERNELBENCH_DIST_CUDA
   const c10::cuda::CUDAGuard guard(x.device());
-  const Problem p = problem_of(x, weight);
+  const Problem p = problem_of(x, weight, bias);
   const Choice choice = choose(at::kCUDA, x.scalar_type(), p);
   if (choice.path == Choice::fused) return run_fused(x, weight, bias, p, choice.way);
 #endif
@@ -73,7 +74,7 @@ Tensor all_gather_linear_cuda(const Tensor& x, const Tensor& weight, const Maybe
 
 Tensor all_gather_linear_cpu(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
   check_all_gather_linear(x, weight, bias);
-  switch (choose(at::kCPU, x.scalar_type(), problem_of(x, weight)).path) {
+  switch (choose(at::kCPU, x.scalar_type(), problem_of(x, weight, bias)).path) {
     case Choice::by_rank:
       return cpu::all_gather_linear_by_rank(x, weight, bias);
     case Choice::upcast:
@@ -93,7 +94,7 @@ Tensor all_gather_linear_elsewhere(const Tensor& x, const Tensor& weight, const 
 Tensor all_gather_linear_by(const Tensor& x, const Tensor& weight, const MaybeTensor& bias,
                             int64_t way) {
   check_all_gather_linear(x, weight, bias);
-  const Problem p = problem_of(x, weight);
+  const Problem p = problem_of(x, weight, bias);
   check_way(x, p, way);
 #ifdef KERNELBENCH_DIST_CUDA
   const c10::cuda::CUDAGuard guard(x.device());
@@ -106,7 +107,12 @@ Tensor all_gather_linear_by(const Tensor& x, const Tensor& weight, const MaybeTe
 std::tuple<std::string, std::string, int64_t, std::vector<int64_t>, int64_t> plan(
     const Tensor& x, const Tensor& weight, const MaybeTensor& bias, at::Device device) {
   check_all_gather_linear(x, weight, bias);
-  const Choice choice = choose(device.type(), x.scalar_type(), problem_of(x, weight));
+#ifdef KERNELBENCH_DIST_CUDA
+  // Only to ask a device that is there: one may also plan for CUDA where there is none.
+  c10::OptionalDeviceGuard guard;
+  if (device.is_cuda() && c10::cuda::device_count() > 0) guard.reset_device(device);
+#endif
+  const Choice choice = choose(device.type(), x.scalar_type(), problem_of(x, weight, bias));
   switch (choice.path) {
     case Choice::fused: {
       const cuda::Way& way = cuda::kWays[choice.way];
@@ -124,6 +130,7 @@ std::tuple<std::string, std::string, int64_t, std::vector<int64_t>, int64_t> pla
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(kernelbench_dist, m) {
+  m.def("_all_gather_linear_ways() -> int", [] { return int64_t{cuda::kWayCount}; });
   m.def("all_gather_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor");
   m.def("_all_gather_linear_by(Tensor x, Tensor weight, Tensor? bias, int way) -> Tensor");
   m.def(

@@ -25,18 +25,22 @@ bool fits_32_bits(const at::Tensor& t);
 struct Problem {
   int64_t R, B, H, K;
   std::optional<int64_t> x_row;  // the stride between rows of x, where there is one
-  bool indexable;                // x, weight and out all fit
+  bool indexable;                // every size, and every offset into an operand or out, fits
 
   int64_t inner() const { return R * H; }
 };
-Problem problem_of(const at::Tensor& x, const at::Tensor& weight);
+Problem problem_of(const at::Tensor& x, const at::Tensor& weight,
+                   const std::optional<at::Tensor>& bias);
 
-// Raises a RuntimeError that names the argument, what it is and what is accepted.
+// These raise a RuntimeError that names the argument, what it is and what is accepted.
 void check_all_gather_linear(const at::Tensor& x, const at::Tensor& weight,
                              const std::optional<at::Tensor>& bias);
 
-// The same for the number of a kernel, cuda::kWays[way], that is to be run whatever would be
-// chosen.
+// Of the gradients; x is given where grad_weight is wanted, weight where grad_x is.
+void check_all_gather_linear_backward(const at::Tensor& grad, const std::optional<at::Tensor>& x,
+                                      const std::optional<at::Tensor>& weight, int64_t R);
+
+// Of the number of a kernel, cuda::kWays[way], that is to be run whatever would be chosen.
 void check_way(const at::Tensor& x, const Problem& problem, int64_t way);
 
 // torch's own path: the fallback, and what every transform of torch's understands.

@@ -94,6 +94,7 @@ bool run_fused(const Tensor& grad, const MaybeTensor& x, const MaybeTensor& weig
 
 Gradients backward(const Tensor& grad, const MaybeTensor& x, const MaybeTensor& weight, int64_t R,
                    bool with_bias) {
+  check_all_gather_linear_backward(grad, x, weight, R);
   if (grad.is_cpu() && !cpu::multiplies(grad.scalar_type())) {
     const auto wide = [](const Tensor& t) { return t.to(at::kFloat); };
     const auto maybe_wide = [&](const MaybeTensor& t) {
@@ -138,17 +139,22 @@ Gradients backward(const Tensor& grad, const MaybeTensor& x, const MaybeTensor& 
 // The same from operations that autograd can differentiate again.
 variable_list differentiable_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
                                       int64_t R, bool with_bias) {
-  const Tensor rows = grad.reshape({-1, grad.size(-1)});
+  // All sizes are given: where one is 0, a -1 could be anything.
+  const int64_t K = grad.size(-1), B = join_dims(grad, 0, grad.dim() - 1).size;
+  const Tensor rows = grad.reshape({B, K});
   Tensor grad_x, grad_weight, grad_bias;
   if (weight.defined()) {
+    const int64_t H = weight.size(1) / R;
     auto sizes = grad.sizes().vec();
     sizes.insert(sizes.begin(), R);
-    sizes.back() = weight.size(1) / R;
-    const Tensor by_rank = weight.unflatten(1, {R, sizes.back()}).transpose(0, 1);
+    sizes.back() = H;
+    const Tensor by_rank = weight.unflatten(1, {R, H}).transpose(0, 1);
     grad_x = at::matmul(rows, by_rank).reshape(sizes);
   }
   if (x.defined()) {
-    grad_weight = at::matmul(rows.t(), x.reshape({R, -1, x.size(-1)})).transpose(0, 1).flatten(1);
+    const int64_t H = x.size(-1);
+    const Tensor by_rank = at::matmul(rows.t(), x.reshape({R, B, H}));  // (R, K, H)
+    grad_weight = by_rank.transpose(0, 1).reshape({K, R * H});
   }
   if (with_bias) grad_bias = rows.sum(0);
   return {grad_x, grad_weight, grad_bias};
@@ -208,9 +214,21 @@ bool in_functorch_transform() {
 // Nor does forward-mode differentiation.
 bool is_dual(const Tensor& t) { return t._fw_grad(0).defined(); }
 
+// Under a transform the checks speak of the tensors as the function sees them. Sizes that are not
+// known yet, under torch.compile, are left to torch's own operations.
+Tensor transformed(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
+  const auto is_symbolic = [](const Tensor& t) {
+    return t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+  };
+  if (!is_symbolic(x) && !is_symbolic(weight) && !(bias && is_symbolic(*bias))) {
+    check_all_gather_linear(x, weight, bias);
+  }
+  return composite_all_gather_linear(x, weight, bias);
+}
+
 Tensor autograd(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
   if (is_dual(x) || is_dual(weight) || (bias && is_dual(*bias)) || in_functorch_transform()) {
-    return composite_all_gather_linear(x, weight, bias);
+    return transformed(x, weight, bias);
   }
   const bool differentiates =
       at::GradMode::is_enabled() &&
@@ -244,7 +262,7 @@ TORCH_LIBRARY_IMPL(kernelbench_dist, CUDA, m) { m.impl("_all_gather_linear_backw
 TORCH_LIBRARY_IMPL(kernelbench_dist, Autograd, m) { m.impl("all_gather_linear", autograd); }
 
 TORCH_LIBRARY_IMPL(kernelbench_dist, FuncTorchBatched, m) {
-  m.impl("all_gather_linear", composite_all_gather_linear);
+  m.impl("all_gather_linear", transformed);
 }
 
 TORCH_LIBRARY_IMPL(kernelbench_dist, AutocastCPU, m) {

@@ -15,8 +15,6 @@
 namespace kernelbench_dist {
 namespace {
 
-constexpr const char* kName = "all_gather_linear";
-
 Choice choose_cpu(at::ScalarType type, const Problem& p) {
   if (type == at::kHalf || type == at::kBFloat16) {
     if (cpu::multiplies(type)) return {Choice::fallback, 0, "the CPU multiplies this type itself"};
@@ -141,38 +139,80 @@ bool fits_32_bits(const at::Tensor& t) {
   return last <= kMostOffset;
 }
 
-Problem problem_of(const at::Tensor& x, const at::Tensor& weight) {
+Problem problem_of(const at::Tensor& x, const at::Tensor& weight,
+                   const std::optional<at::Tensor>& bias) {
   const Joined rows = join_dims(x, 1, x.dim() - 1);
-  const int64_t K = weight.size(0);
-  const bool indexable = fits_32_bits(x) && fits_32_bits(weight) && rows.size * K <= kMostOffset;
+  const int64_t K = weight.size(0), inner = weight.size(1);
+  // Sizes are looked at too: a stride of zero makes a small offset of a huge size.
+  const bool indexable = fits_32_bits(x) && fits_32_bits(weight) &&
+                         (!bias || fits_32_bits(*bias)) &&
+                         std::max({inner, rows.size, K}) <= kMostOffset &&
+                         rows.size <= kMostOffset / std::max<int64_t>(K, 1);
   return {x.size(0), rows.size, x.size(-1), K, rows.stride, indexable};
 }
 
+namespace {
+
+// What x (or grad, in backward) must be, whatever its shape.
+void check_lead(const char* op, const char* name, const at::Tensor& t) {
+  TORCH_CHECK(scalar_of(t.scalar_type()), op, ": ", name,
+              " must be float32, float64, float16 or bfloat16, got ", t.scalar_type());
+  TORCH_CHECK(t.layout() == at::kStrided, op, ": ", name, " must be a dense tensor, got layout ",
+              t.layout());
+}
+
+// What every other tensor must share with it.
+void check_like(const char* op, const char* name, const at::Tensor& t, const char* lead_name,
+                const at::Tensor& lead) {
+  TORCH_CHECK(t.scalar_type() == lead.scalar_type(), op, ": ", name, " is ", t.scalar_type(),
+              " and ", lead_name, " is ", lead.scalar_type(), "; they must have the same dtype");
+  TORCH_CHECK(t.device() == lead.device(), op, ": ", name, " is on ", t.device(), " and ",
+              lead_name, " is on ", lead.device(), "; they must be on the same device");
+  TORCH_CHECK(t.layout() == at::kStrided, op, ": ", name, " must be a dense tensor, got layout ",
+              t.layout());
+}
+
+}  // namespace
+
 void check_all_gather_linear(const at::Tensor& x, const at::Tensor& weight,
                              const std::optional<at::Tensor>& bias) {
+  constexpr const char* kName = "all_gather_linear";
   TORCH_CHECK(x.dim() >= 2 && x.size(0) > 0, kName,
               ": x must be (R, *b, H) with at least one rank, got shape ", x.sizes());
-  const int64_t R = x.size(0), H = x.size(-1);
-  TORCH_CHECK(weight.dim() == 2 && weight.size(1) == R * H, kName,
-              ": weight must be (K, R*H) = (K, ", R * H, ") for x of shape ", x.sizes(),
+  const int64_t inner = x.size(0) * x.size(-1);
+  TORCH_CHECK(weight.dim() == 2 && weight.size(1) == inner, kName,
+              ": weight must be (K, R*H) = (K, ", inner, ") for x of shape ", x.sizes(),
               ", got shape ", weight.sizes());
-  TORCH_CHECK(scalar_of(x.scalar_type()), kName,
-              ": x must be float32, float64, float16 or bfloat16, got ", x.scalar_type());
-  TORCH_CHECK(weight.scalar_type() == x.scalar_type(), kName, ": weight is ", weight.scalar_type(),
-              " and x is ", x.scalar_type(), "; they must have the same dtype");
-  TORCH_CHECK(weight.device() == x.device(), kName, ": weight is on ", weight.device(),
-              " and x is on ", x.device(), "; they must be on the same device");
-  TORCH_CHECK(x.layout() == at::kStrided && weight.layout() == at::kStrided, kName,
-              ": x and weight must be dense tensors, got layouts ", x.layout(), " and ",
-              weight.layout());
+  check_lead(kName, "x", x);
+  check_like(kName, "weight", weight, "x", x);
   if (!bias) return;
   TORCH_CHECK(bias->dim() == 1 && bias->size(0) == weight.size(0), kName, ": bias must be (K,) = (",
               weight.size(0), ",) for weight of shape ", weight.sizes(), ", got shape ",
               bias->sizes());
-  TORCH_CHECK(bias->scalar_type() == x.scalar_type(), kName, ": bias is ", bias->scalar_type(),
-              " and x is ", x.scalar_type(), "; they must have the same dtype");
-  TORCH_CHECK(bias->device() == x.device(), kName, ": bias is on ", bias->device(), " and x is on ",
-              x.device(), "; they must be on the same device");
+  check_like(kName, "bias", *bias, "x", x);
+}
+
+void check_all_gather_linear_backward(const at::Tensor& grad, const std::optional<at::Tensor>& x,
+                                      const std::optional<at::Tensor>& weight, int64_t R) {
+  constexpr const char* kName = "_all_gather_linear_backward";
+  TORCH_CHECK(grad.dim() >= 1, kName, ": grad must be (*b, K), got shape ", grad.sizes());
+  TORCH_CHECK(R >= 1, kName, ": R must be 1 or more, got ", R);
+  check_lead(kName, "grad", grad);
+  const int64_t K = grad.size(-1);
+  if (x) {
+    TORCH_CHECK(x->dim() == grad.dim() + 1 && x->size(0) == R &&
+                    x->sizes().slice(1, grad.dim() - 1) == grad.sizes().slice(0, grad.dim() - 1),
+                kName, ": x must be (R, *b, H) with R = ", R, " for grad of shape ", grad.sizes(),
+                ", got shape ", x->sizes());
+    check_like(kName, "x", *x, "grad", grad);
+  }
+  if (weight) {
+    TORCH_CHECK(weight->dim() == 2 && weight->size(0) == K && weight->size(1) % R == 0 &&
+                    (!x || weight->size(1) == R * x->size(-1)),
+                kName, ": weight must be (K, R*H) with K = ", K, " and R = ", R, ", got shape ",
+                weight->sizes());
+    check_like(kName, "weight", *weight, "grad", grad);
+  }
 }
 
 void check_way(const at::Tensor& x, const Problem& p, int64_t way) {

@@ -71,8 +71,11 @@ else:
 
 def check_op(fn: str, op: Op, dtype: torch.dtype, accepted: Sequence[str] = OPS) -> str:
     """The op's name, for an op that the function and the dtype have."""
-    # By identity: in torch 2.11 torch.compile can neither hash nor compare the members.
+    # By identity first: in torch 2.11 torch.compile can neither hash nor compare the members. By
+    # equality for a copy, from pickle say, which torch.compile does not meet.
     name = next((name for member, name in _REDUCE_OPS if op is member), op)
+    if _REDUCE_OPS and isinstance(op, dist.ReduceOp) and not torch.compiler.is_compiling():
+        name = next((name for member, name in _REDUCE_OPS if op == member), op)
     if not isinstance(name, str) or name not in accepted:
         raise ValueError(
             f"{fn}: op {op!r} is not one of {', '.join(accepted)}, "

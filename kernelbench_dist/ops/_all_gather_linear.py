@@ -12,12 +12,25 @@ from kernelbench_dist.ops._plan import Plan
 _SCHEMA = "all_gather_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor"
 
 
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
 def _check(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    """The checks of the compiled operator that matter where it does not run: on fake tensors."""
+    """The compiled operator's checks, where it does not run: on fake tensors, or not built."""
 
     def require(condition: bool, message: str) -> None:
         if not condition:
             raise RuntimeError(f"all_gather_linear: {message}")
+
+    def require_like_x(name: str, t: Tensor) -> None:
+        require(
+            t.dtype == x.dtype,
+            f"{name} is {t.dtype} and x is {x.dtype}; they must have the same dtype",
+        )
+        require(
+            t.device == x.device,
+            f"{name} is on {t.device} and x is on {x.device}; they must be on the same device",
+        )
 
     require(
         x.dim() >= 2 and x.shape[0] > 0,
@@ -29,17 +42,16 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         f"weight must be (K, R*H) = (K, {inner}) for x of shape {list(x.shape)}, got shape"
         f" {list(weight.shape)}",
     )
+    require(x.dtype in _DTYPES, f"x must be float32, float64, float16 or bfloat16, got {x.dtype}")
+    require_like_x("weight", weight)
+    if bias is None:
+        return
     require(
-        bias is None or (bias.dim() == 1 and bias.shape[0] == weight.shape[0]),
+        bias.dim() == 1 and bias.shape[0] == weight.shape[0],
         f"bias must be (K,) = ({weight.shape[0]},) for weight of shape {list(weight.shape)}, got"
-        f" shape {list(bias.shape) if bias is not None else None}",
+        f" shape {list(bias.shape)}",
     )
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        require(
-            tensor is None or tensor.dtype == x.dtype,
-            f"{name} is {tensor.dtype if tensor is not None else None} and x is {x.dtype}; they"
-            " must have the same dtype",
-        )
+    require_like_x("bias", bias)
 
 
 def _composite(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -17,9 +17,9 @@ class Plan:
         kernel: the kernel's name; "fallback" where torch's own operations run.
         reason: why this one, in a few words.
         launches: device kernels a call; None where that is torch's affair.
-        tiles: the part of the output that one block (or one group of lanes) computes, as
-            (rows, outputs); None where that is torch's affair.
-        split: how many groups of threads share out the inner dimension of each output; 1 is none.
+        tiles: the part of the output that one group of threads computes, as (rows, outputs); None
+            where that is torch's affair.
+        split: how many threads of a group share out the inner dimension of its outputs; 1 is none.
     """
 
     kernel: str
@@ -52,8 +52,9 @@ def plan(
     if operator not in planners:
         raise ValueError(f"plan: operator {operator!r} is not one of {sorted(planners)}")
     if device is None:
-        device = next(a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)).device
-        if device.type == "meta":
+        tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+        device = tensors[0].device if tensors else "cpu"
+        if tensors and tensors[0].is_meta:
             device = "cuda" if torch.cuda.is_available() else "cpu"
     return planners[operator](*args, **kwargs, device=torch.device(device))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import platform
 import sys
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 
 from kernelbench_dist.timing import _cpu, _cuda
-from kernelbench_dist.timing._lane import Call, Lane, blame
+from kernelbench_dist.timing._lane import Call, Lane, blame, collector_off
 from kernelbench_dist.timing._result import (
     KINDS,
     BenchResult,
@@ -55,9 +54,10 @@ def bench(
     On a GPU there are two times. *Device time* is that of the kernels, from a CUDA graph of many
     calls where all candidates can be captured, else by the method that the result names. With a
     *warm* L2 calls follow each other; with a *cold* one, a buffer of twice the L2 is written
-    before each call (whose dirty lines the call then has to evict). *Call time* is the wall clock
-    of a Python loop, synchronised once at its end, over the number of calls. On a CPU there is
-    call time only.
+    before each call (whose dirty lines the call then has to evict); what a candidate has set to
+    persist in the L2 stays there. By events, a call that takes the host about a millisecond or
+    more may have launch gaps in its cold time. *Call time* is the wall clock of a Python loop,
+    synchronised once at its end, over the number of calls. On a CPU there is call time only.
 
     A candidate runs in the caller's grad mode, and many times on the same inputs, so it should
     not change them. One that needs backward does it itself, in a closure. The garbage collector
@@ -72,7 +72,7 @@ def bench(
         min_time_ms: milliseconds that one sample should last; calls are repeated to fill it
             (1000 at most on a GPU).
         cold, warm: whether to measure device time with a cold and with a warm L2.
-        seed: of the order of the candidates and of the bootstrap.
+        seed: of the order of the candidates and of the bootstrap, 0 or more.
         baseline: the candidate that the others are compared with. Default: the first.
         progress: show a progress bar on stderr. Default: where stderr is a terminal.
 
@@ -82,7 +82,7 @@ def bench(
     Raises:
         TypeError: candidates that are not a mapping from strings to callables.
         ValueError: no candidates, an unknown baseline or device, tensors on several devices,
-            too few rounds, a time that is not positive.
+            too few rounds, a time that is not positive, a seed that is no int of 0 or more.
         RuntimeError: a candidate raised, with its exception as the cause; no CUDA device; a CUDA
             graph capture is under way.
 
@@ -100,6 +100,8 @@ def bench(
         raise ValueError(f"rounds is {rounds!r}; an int of {MIN_ROUNDS} or more is accepted")
     if not (math.isfinite(min_time_ms) and min_time_ms > 0):
         raise ValueError(f"min_time_ms is {min_time_ms!r}; a positive number is accepted")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"seed is {seed!r}; an int of 0 or more is accepted")
     baseline = names[0] if baseline is None else baseline
     if baseline not in names:
         raise ValueError(f"baseline is {baseline!r}; one of the candidates {names} is accepted")
@@ -152,14 +154,8 @@ def _run(
 
 
 def _sample(lane: Lane) -> float:
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        with blame(lane.name, "while it was timed"):
-            return lane.sample()
-    finally:
-        if enabled:
-            gc.enable()
+    with collector_off(), blame(lane.name, "while it was timed"):
+        return lane.sample()
 
 
 def _result(

@@ -21,6 +21,7 @@ is no defence against code that wants to deceive, which needs a process of its o
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -30,7 +31,7 @@ from typing import Any
 
 import torch
 
-from kernelbench_dist.timing._lane import Call, Lane, blame, calls_for
+from kernelbench_dist.timing._lane import Call, Lane, blame, calls_for, collector_off
 from kernelbench_dist.timing._result import Method
 
 _MOST_CALLS = 1000  # in one graph or one loop: a graph must stay small, a launch queue is finite
@@ -80,6 +81,9 @@ class CudaTimer:
         reason = None
         if self.warm or self.cold:
             method = "graph"
+            # What the first calls left in cycles gives its memory back before the captures, and is
+            # out of reach of a candidate that collects in one. Once: it takes a tenth of a second.
+            gc.collect()
             for name, call in calls:
                 try:
                     with blame(name, "while it was captured or replayed"):
@@ -260,6 +264,7 @@ def _replay_us(graph: torch.cuda.CUDAGraph) -> float:
 
 # Capture
 
+_EMPTY_GRAPH = "CUDA Graph is empty"  # in torch's warning
 _side_streams: dict[int, torch.cuda.Stream] = {}
 _failed_graphs: list[torch.cuda.CUDAGraph] = []
 
@@ -272,6 +277,7 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return _side_streams[index]
 
 
+@collector_off()
 def _capture(
     call: Call,
     calls: int,
@@ -282,6 +288,9 @@ def _capture(
 
     What a call allocates comes from the pool and is free for the next call as soon as it is
     dropped, so the graph needs the memory of one call.
+
+    The garbage collector is off meanwhile: to destroy an event or a graph that it finds is a call
+    of CUDA which may invalidate the capture.
 
     Raises CaptureError, with the process as fit for CUDA work as before.
     """
@@ -306,7 +315,8 @@ def _capture(
         except RuntimeError as error:
             failure = failure or error  # the first error is the cause
     reason = ""
-    if failure is None and any("CUDA Graph is empty" in str(w.message) for w in caught):
+    own = [w for w in caught if _EMPTY_GRAPH not in str(w.message)]
+    if failure is None and len(own) < len(caught):
         reason = "it starts no work on the current stream"
     interrupt = None if isinstance(failure, Exception) else failure
     if failure is not None:
@@ -314,15 +324,23 @@ def _capture(
         reason = f"capture failed: {type(failure).__name__}: {first_line}"
     # The traceback holds the frames of the call, the tensors in them, and this frame.
     failure = None
-    if not reason:
-        return graph
-    if not ended:
-        _abandon(graph, pool, device)
-    graph.reset()
-    torch.cuda.synchronize()
+    if reason:
+        if not ended:
+            _abandon(graph, pool, device)
+        graph.reset()
+        torch.cuda.synchronize()
     if interrupt is not None:
         raise interrupt
-    raise CaptureError(reason)
+    # The candidate's own warnings go where they would have gone, now that a filter that makes
+    # exceptions of them does no harm. They share a registry: one of many calls is shown once.
+    registry: dict[str | tuple[str, type[Warning], int], int] = {}
+    for w in own:
+        warnings.warn_explicit(
+            w.message, w.category, w.filename, w.lineno, registry=registry, source=w.source
+        )
+    if reason:
+        raise CaptureError(reason)
+    return graph
 
 
 def _abandon(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> None:
@@ -335,9 +353,12 @@ def _abandon(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> No
     index = torch.cuda.current_device() if device.index is None else device.index
     _side_streams.pop(index, None)  # the next capture gets a fresh stream
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14):
-        with suppress(RuntimeError):  # raised where the capture got past this step
-            torch._C._cuda_endAllocateToPool(index, pool)
+        # One block: the first call raises where the pool was never entered, or was left already,
+        # and then the second must not run. To enter a pool is to hold it once more, and only that
+        # hold is to be given back: the others are those of finished graphs, whose memory one
+        # release too many would give away. (What fails late in capture_end, `reset` releases.)
         with suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(index, pool)
             torch._C._cuda_releasePool(index, pool)
         # The pinned-memory allocator keeps a pointer to the graph, and has no such function.
         _failed_graphs.append(graph)

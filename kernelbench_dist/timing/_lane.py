@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,3 +36,15 @@ def blame(name: str, when: str) -> Iterator[None]:
     except Exception as error:
         message = f"candidate {name!r} failed {when}: {type(error).__name__}: {error}"
         raise RuntimeError(message) from error
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """No garbage collection on its own accord; afterwards the collector is as it was."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
