@@ -10,6 +10,8 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
 BIN := $(VENV)/bin
+# For the programs that are looked for by name alone, as torch looks for ninja.
+export PATH := $(abspath $(BIN)):$(PATH)
 SOURCES := setup.py pyproject.toml MANIFEST.in $(shell find csrc -type f)
 CPP := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 PYTEST := $(if $(filter 0,$(JOBS)),,OMP_NUM_THREADS=1) $(BIN)/python -m pytest -n $(JOBS)

@@ -2,8 +2,7 @@
 
 KERNELBENCH_DIST_CUDA=auto|0|1   auto (the default) builds the CUDA part when torch is a CUDA build
                                  and its toolkit is found; 0 never does; 1 stops where it cannot.
-TORCH_CUDA_ARCH_LIST             architectures, as "8.0;9.0a;9.0+PTX" (the default, with the GPU
-                                 that is present added). No GPU is needed to build.
+TORCH_CUDA_ARCH_LIST             architectures: "8.0;9.0a;9.0+PTX" and the present GPU's, if unset.
 CUDA_HOME                        the toolkit, where nvcc on PATH does not lead to it.
 """
 
@@ -14,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,8 +24,7 @@ try:
     import torch
     from torch.utils import cpp_extension
 except ImportError as error:
-    torch = cpp_extension = None  # type: ignore[assignment]
-    NO_TORCH = str(error)
+    torch, cpp_extension, NO_TORCH = None, None, str(error)  # type: ignore[assignment]
 
 NAME = "kernelbench_dist._C"
 DEFAULT_ARCHITECTURES = "8.0;9.0a;9.0+PTX"
@@ -42,34 +41,21 @@ def nvcc(program: Path | str, *arguments: str) -> subprocess.CompletedProcess[st
 
 
 def find_toolkit() -> tuple[Path | None, str]:
-    """The toolkit's root, or None and why there is none.
-
-    nvcc, in CUDA_HOME or on PATH, may be a wrapper script that stands outside the toolkit. So nvcc
-    itself is asked where its files are: a dry run prints the TOP folder that it works from.
-    """
+    """The toolkit to build the CUDA part with, or None and why there is none."""
+    if torch.version.cuda is None:
+        return None, f"torch {torch.__version__} is not a CUDA build: install one that is"
     named = os.environ.get("CUDA_HOME")
     folders = f"{named}/bin" if named else os.environ.get("PATH", "") + ":/usr/local/cuda/bin"
     program = shutil.which("nvcc", path=folders)
     if program is None:
         where = f"in CUDA_HOME={named}" if named else "on PATH and CUDA_HOME is not set"
         return None, f"there is no nvcc {where}: install the CUDA toolkit and set CUDA_HOME to it"
+    # It may be a wrapper script outside the toolkit: a dry run prints the TOP that it works from.
     dry_run = nvcc(program, "--dryrun", "-x", "cu", os.devnull)
     top = re.search(r"^#\$ TOP=(.+)$", dry_run.stderr, re.MULTILINE)
     home = Path(top[1].strip()).resolve() if top else None
     if home is None or not (home / "bin/nvcc").is_file():
         return None, f"{program} does not lead to a CUDA toolkit: set CUDA_HOME to one"
-    return home, ""
-
-
-def toolkit_or_reason(wanted: str) -> tuple[Path | None, str]:
-    """The toolkit to build the CUDA part with, or None and the words that say why not."""
-    if wanted == "0":
-        return None, "KERNELBENCH_DIST_CUDA=0 asked for a CPU build"
-    if torch.version.cuda is None:
-        return None, f"torch {torch.__version__} is not a CUDA build: install one that is"
-    home, reason = find_toolkit()
-    if home is None:
-        return None, reason
     release = re.search(r"release ([\d.]+)", nvcc(home / "bin/nvcc", "--version").stdout)
     version = release[1] if release else "of an unknown version"
     if version.split(".")[0] != torch.version.cuda.split(".")[0]:  # another minor will do
@@ -90,13 +76,13 @@ def gencode(entry: str) -> list[str]:
 
 def architectures(home: Path) -> list[str]:
     """Architectures as TORCH_CUDA_ARCH_LIST writes them, each one that this nvcc compiles for."""
-    codes = nvcc(home / "bin/nvcc", "--list-gpu-code").stdout.split()
-    known = [f"{code[3:-1]}.{code[-1]}" for code in codes if code.startswith("sm_")]
+    codes = nvcc(home / "bin/nvcc", "--list-gpu-code").stdout
+    known = [".".join(number) for number in re.findall(r"\bsm_(\d+)(\d)\b", codes)]
     listed = os.environ.get("TORCH_CUDA_ARCH_LIST")
     entries = re.split(r"[;,\s]+", (listed or DEFAULT_ARCHITECTURES).strip())
     if not listed and torch.cuda.is_available():
         present = "{}.{}".format(*torch.cuda.get_device_capability())
-        if present in known and present not in [re.sub(r"[^\d.].*", "", e) for e in entries]:
+        if present in known and not any(entry.startswith(present) for entry in entries):
             entries.append(present)
     for entry in entries:
         well_formed = re.fullmatch(r"\d+\.\d[af]?(\+PTX)?", entry)
@@ -111,11 +97,12 @@ def architectures(home: Path) -> list[str]:
 
 
 def extension_and_stamp() -> tuple[Extension, dict[str, Any]]:
-    """The one extension, and what it is built with and for."""
+    """The one extension, and what it is built for: the package checks that at import."""
     wanted = os.environ.get("KERNELBENCH_DIST_CUDA") or "auto"
     if wanted not in ("auto", "0", "1"):
         refuse(f"KERNELBENCH_DIST_CUDA={wanted!r} is not known: set it to auto, 0 or 1")
-    home, reason = toolkit_or_reason(wanted)
+    asked_not_to = (None, "KERNELBENCH_DIST_CUDA=0 asked for a CPU build")
+    home, reason = asked_not_to if wanted == "0" else find_toolkit()
     if wanted == "1" and home is None:
         refuse(f"KERNELBENCH_DIST_CUDA=1 and the CUDA part cannot be built: {reason}")
     stamp: dict[str, Any] = {"torch": torch.__version__, "cuda": None, "architectures": []}
@@ -134,14 +121,8 @@ def extension_and_stamp() -> tuple[Extension, dict[str, Any]]:
     return cpp_extension.CUDAExtension(NAME, sources, extra_compile_args=flags, **options), stamp
 
 
-Base: Any = cpp_extension.BuildExtension if torch else build_ext
-
-
-class Build(Base):
-    """Decides what to build only when it builds: metadata and the sdist need no torch.
-
-    It leaves what the extension was built for beside it, where the package checks it at import.
-    """
+class Build(cpp_extension.BuildExtension if torch else build_ext):  # type: ignore[misc]
+    """Decides what to build only when it builds: metadata and the sdist need no torch."""
 
     def run(self) -> None:
         if torch is None:
@@ -152,15 +133,16 @@ class Build(Base):
         extension, stamp = extension_and_stamp()
         vars(self.extensions[0]).update(vars(extension))
         text = json.dumps(stamp, indent=1) + "\n"
-        # Kept between builds, editable ones too, so that ninja compiles only what has changed; and
-        # one for each stamp, since ninja does not see that torch's headers became another version.
+        # Kept, so that ninja compiles only what has changed; and one for each stamp, since ninja
+        # does not see that torch's headers became another version.
         self.build_temp = f"build/temp-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         super().run()
-        beside = Path(self.get_ext_fullpath(extension.name)).with_name("_build_stamp.json")
-        beside.write_text(text)
+        Path(self.get_ext_fullpath(NAME)).with_name("_build_stamp.json").write_text(text)
 
 
 if __name__ == "__main__":  # true under pip too; the tests import this file
+    # torch looks for ninja on PATH alone, and this environment may not be the active one.
+    os.environ["PATH"] = f"{sysconfig.get_path('scripts')}:{os.environ.get('PATH', os.defpath)}"
     setup(
         packages=[*find_packages(include=["kernelbench_dist*"]), "kernelbench_dist.problems"],
         ext_modules=[Extension(NAME, sources=[])],

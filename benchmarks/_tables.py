@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from rich import box
 from rich.console import Console
@@ -16,39 +15,13 @@ from rich.table import Table
 from kernelbench_dist import ops
 from kernelbench_dist.timing import BenchResult
 
+# The example's sizes, and how it writes numbers and draws, are the benchmark's too.
+sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
+from _shared import NOMINAL, Kind, Size, digits, draw, median
+from _shared import SIZES as SIZES  # for the scripts
+from _shared import parse_sizes as parse_sizes
+
 LIMIT = 1.03  # of the reference, at every size
-
-Kind = Literal["warm", "cold", "call"]
-
-
-class Size(NamedTuple):
-    R: int  # ranks
-    B: int  # rows
-    H: int  # features on one rank
-    K: int  # outputs
-
-    def __str__(self) -> str:
-        return "x".join(map(str, self))
-
-    @property
-    def products(self) -> int:
-        return math.prod(self)
-
-
-NOMINAL = Size(4, 12, 32, 56)  # of problems/level2/47
-SIZES = (
-    NOMINAL,
-    Size(4, 64, 64, 256),
-    Size(4, 256, 128, 512),
-    Size(8, 512, 128, 1024),
-    Size(8, 1024, 256, 2048),
-    Size(8, 4096, 512, 512),
-    Size(8, 4096, 512, 4096),
-    Size(4, 8192, 1024, 4096),
-    Size(8, 8192, 1024, 8192),
-    Size(8, 16384, 512, 1024),
-    Size(64, 2048, 64, 1024),
-)
 
 
 @dataclass
@@ -103,11 +76,6 @@ TITLES: dict[Kind, str] = {
 Rows: TypeAlias = list[list[str]]
 
 
-def median(result: BenchResult, name: str, kind: Kind) -> float:
-    timing = result[name].timing(kind)
-    return math.nan if timing is None else timing.median_us
-
-
 def checks_of(cells: Sequence[Cell], extra: Extra | None) -> list[Check]:
     checks = []
     if extra is not None:
@@ -122,6 +90,7 @@ def checks_of(cells: Sequence[Cell], extra: Extra | None) -> list[Check]:
             r = result.ratio("fused", kind)
             detail = f"against {r.baseline}; {r.low:.3f} .. {r.high:.3f}"
             checks.append(Check(f"{NOMINAL} float32: {name}", r.ratio, limit, detail))
+    again = sum(cell.second is not None for cell in cells)
     for kind in kinds(cells[0].result):
         worst = max(cells, key=lambda cell: cell.result.ratio("fused", kind).ratio)
         r = worst.result.ratio("fused", kind)
@@ -130,16 +99,11 @@ def checks_of(cells: Sequence[Cell], extra: Extra | None) -> list[Check]:
                 f"every size and dtype: {TITLES[kind]} / reference, the largest",
                 r.ratio,
                 LIMIT,
-                f"{worst.size} {worst.dtype}, {worst.plan.kernel}; {r.low:.3f} .. {r.high:.3f}",
+                f"{worst.size} {worst.dtype}, {worst.plan.kernel}; {r.low:.3f} .. {r.high:.3f}; "
+                f"of {len(cells)} cells {again} measured again",
             )
         )
     return checks
-
-
-def microseconds(us: float) -> str:
-    """Three significant digits or more, no exponent."""
-    digits = 2 if abs(us) < 10 else 1 if abs(us) < 100 else 0
-    return f"{us:.{digits}f}"
 
 
 def kernel_text(plan: ops.Plan) -> str:
@@ -154,7 +118,7 @@ def cell_table(cells: Sequence[Cell], kind: Kind) -> Rows:
     header = ["R x B x H x K", "kernel", *(f"{name} us" for name in names)]
     rows = [[*header, "fused / reference", "99 % interval", "verdict"]]
     for cell in cells:
-        times = [microseconds(median(cell.result, name, kind)) for name in names]
+        times = [digits(median(cell.result, name, kind)) for name in names]
         r = cell.result.ratio("fused", kind)
         ratio = [f"{r.ratio:.3f}", f"{r.low:.3f} .. {r.high:.3f}", r.verdict]
         rows.append([str(cell.size), kernel_text(cell.plan), *times, *ratio])
@@ -179,13 +143,13 @@ def version_table(extra: Extra) -> Rows:
         rows[0].append("warm, over empty, us")
     for candidate in (extra.kernels.empty, *extra.kernels.candidates):
         times = [candidate.timing(kind) for kind in found]
-        row = [candidate.name, *(microseconds(t.median_us) for t in times if t is not None)]
+        row = [candidate.name, *(digits(t.median_us) for t in times if t is not None)]
         if candidate.warm is not None:
             over = candidate.warm.over_empty_us
-            row.append("" if over is None else microseconds(over))
+            row.append("" if over is None else digits(over))
         rows.append(row)
     for name in ("reference", "fused"):
-        time = microseconds(median(extra.training, name, "call"))
+        time = digits(median(extra.training, name, "call"))
         row = [f"{name}, forward + backward", *([""] * len(found))]
         row[found.index("call") + 1] = time
         rows.append(row + [""] * (len(rows[0]) - len(row)))
@@ -244,32 +208,9 @@ def markdown(heading: str, cells: Sequence[Cell], extra: Extra | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw(path: Path, heading: str, cells: Sequence[Cell]) -> None:
-    from matplotlib.figure import Figure
-
+def plot(path: Path, heading: str, cells: Sequence[Cell]) -> None:
     kind = kinds(cells[0].result)[0]
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    times, ratios = figure.subplots(1, 2)
-    for i, dtype in enumerate(dict.fromkeys(cell.dtype for cell in cells)):
-        mine = sorted((c for c in cells if c.dtype == dtype), key=lambda c: c.size.products)
-        products = [cell.size.products for cell in mine]
-        for name, style in (("reference", "o--"), ("fused", "o-")):
-            us = [median(cell.result, name, kind) for cell in mine]
-            label = f"{dtype}, {name}"
-            times.plot(products, us, style, color=f"C{i}", label=label, markersize=3)
-        found = [cell.result.ratio("fused", kind) for cell in mine]
-        # The ratio of the medians may lie just outside of its bootstrap interval.
-        spread = [[max(0.0, r.ratio - r.low) for r in found]]
-        spread.append([max(0.0, r.high - r.ratio) for r in found])
-        middle = [r.ratio for r in found]
-        ratios.errorbar(products, middle, yerr=spread, fmt="o-", color=f"C{i}", label=dtype)
-    times.set(xscale="log", yscale="log", ylabel=f"{TITLES[kind]}, us")
-    ratios.set(xscale="log", ylabel="fused / reference, 99 % interval")
-    ratios.set_ylim(bottom=0)
-    ratios.axhline(1, color="grey", linewidth=1)
-    for axes in (times, ratios):
-        axes.set_xlabel("multiplications, R * B * H * K")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=7)
-    figure.suptitle(heading, fontsize=8)
-    figure.savefig(path, dpi=150)
+    lines: dict[str, list[tuple[Size, BenchResult]]] = {}
+    for cell in cells:
+        lines.setdefault(cell.dtype, []).append((cell.size, cell.result))
+    draw(path, heading, TITLES[kind], kind, lines)

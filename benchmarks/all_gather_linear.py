@@ -16,11 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
@@ -28,6 +25,16 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
+from _baselines import compile_baselines
+from _setup import (
+    DTYPES,
+    commit,
+    dtype_named,
+    file_names_only,
+    output_of,
+    parse_dtypes,
+    result_path,
+)
 from _tables import (
     LIMIT,
     NOMINAL,
@@ -36,10 +43,11 @@ from _tables import (
     Extra,
     Size,
     checks_of,
-    draw,
     kinds,
     markdown,
     median,
+    parse_sizes,
+    plot,
     show,
 )
 from torch import Tensor
@@ -48,8 +56,6 @@ from kernelbench_dist import ops
 from kernelbench_dist.timing import BenchResult, bench
 
 SCHEMA = "kernelbench_dist.benchmarks.all_gather_linear/1"
-HERE = Path(__file__).resolve().parent
-DTYPES = ("float32", "tf32", "bfloat16", "float16", "float64")
 AGAIN_UNTIL_S = 200.0  # cells over the limit are measured again, as long as there is time
 
 Function: TypeAlias = Callable[[], Any]
@@ -95,19 +101,6 @@ class Tensors:
         return share
 
 
-@contextmanager
-def dtype_named(name: str) -> Iterator[tuple[torch.dtype, float]]:
-    """The torch dtype and its eps. "tf32" is float32 with torch's flag for it set."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    # This older name of the flag sets the newer one as well; mixing both is what torch refuses.
-    torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
-    try:
-        dtype: torch.dtype = torch.float32 if name == "tf32" else getattr(torch, name)
-        yield dtype, 2.0**-10 if name == "tf32" else torch.finfo(dtype).eps
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
-
-
 # Measuring
 
 
@@ -141,54 +134,6 @@ def time_candidates(tensors: Tensors, options: argparse.Namespace, rounds: int) 
 
 def is_over_limit(cell: Cell) -> bool:
     return any(cell.result.ratio("fused", kind).ratio > LIMIT for kind in kinds(cell.result))
-
-
-BINDING = """
-#include <c10/cuda/CUDAStream.h>
-#include <torch/extension.h>
-
-int launch_any_sizes(const float*, const float*, const float*, float*, int, int, int, int, void*);
-int launch_fixed_sizes(const float*, const float*, const float*, float*, void*);
-
-static at::Tensor run(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                      bool fixed) {
-  const int R = x.size(0), B = x.size(1), H = x.size(2), K = weight.size(0);
-  for (const auto& t : {x, weight, bias}) {
-    TORCH_CHECK(t.is_cuda() && t.is_contiguous() && t.scalar_type() == at::kFloat);
-  }
-  TORCH_CHECK(weight.size(1) == R * H && bias.size(0) == K);
-  TORCH_CHECK(!fixed || (R == 4 && B == 12 && H == 32 && K == 56));
-  at::Tensor y = at::empty({B, K}, x.options());
-  void* stream = c10::cuda::getCurrentCUDAStream().stream();
-  const float *px = x.data_ptr<float>(), *pw = weight.data_ptr<float>();
-  const float* pb = bias.data_ptr<float>();
-  float* py = y.data_ptr<float>();
-  const int error = fixed ? launch_fixed_sizes(px, pw, pb, py, stream)
-                          : launch_any_sizes(px, pw, pb, py, R, B, H, K, stream);
-  TORCH_CHECK(error == 0, "CUDA error ", error);
-  return y;
-}
-at::Tensor any_sizes(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return run(x, weight, bias, false);
-}
-at::Tensor fixed_sizes(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return run(x, weight, bias, true);
-}
-"""
-
-
-def compile_baselines() -> Any:
-    from torch.utils.cpp_extension import load_inline
-
-    # Headers are named in the sources: the .cu file needs none of torch's, which take a minute.
-    return load_inline(
-        "kernelbench_dist_one_warp_per_output",
-        cpp_sources=[BINDING],
-        cuda_sources=[(HERE / "one_warp_per_output.cu").read_text()],
-        functions=["any_sizes", "fixed_sizes"],
-        no_implicit_headers=True,
-        with_cuda=True,
-    )
 
 
 def measure_extra(baselines: Any | None, options: argparse.Namespace) -> Extra:
@@ -235,20 +180,11 @@ def measure_extra(baselines: Any | None, options: argparse.Namespace) -> Extra:
 
 def environment(result: BenchResult) -> dict[str, Any]:
     found = asdict(result.environment)
-    commit = _output("git", "-C", str(HERE), "rev-parse", "HEAD")
-    found["commit"] = commit or "unknown"
+    found["commit"] = commit()
     if found["driver"] is None and result.environment.device.startswith("cuda"):
-        query = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+        query = output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
         found["driver"] = query.partition("\n")[0] or None
     return found
-
-
-def _output(*command: str) -> str:
-    with suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=20, check=True
-        ).stdout.strip()
-    return ""
 
 
 def heading_of(found: dict[str, Any]) -> str:
@@ -259,9 +195,13 @@ def heading_of(found: dict[str, Any]) -> str:
     return " | ".join(parts)
 
 
+def _letters(size: Size) -> dict[str, int]:
+    return dict(zip("RBHK", size, strict=True))
+
+
 def as_dict(cell: Cell) -> dict[str, Any]:
     return {
-        "size": cell.size._asdict(),
+        "size": _letters(cell.size),
         "dtype": cell.dtype,
         "plan": asdict(cell.plan),
         "share_of_error_bound": cell.share if math.isfinite(cell.share) else None,
@@ -270,31 +210,12 @@ def as_dict(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _size(text: str) -> Size:
-    parts = text.strip().split("x")
-    if len(parts) != 4 or not all(p.isascii() and p.isdigit() and int(p) > 0 for p in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is not R x B x H x K, such as {NOMINAL}")
-    return Size(*map(int, parts))
-
-
-def _sizes(text: str) -> list[Size]:
-    return list(dict.fromkeys(map(_size, text.split(","))))
-
-
-def _dtypes(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in DTYPES:
-            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(DTYPES)}")
-    return list(dict.fromkeys(names))
-
-
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     on_gpu = torch.cuda.is_available()
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if on_gpu else "cpu")
-    parser.add_argument("--sizes", type=_sizes, help=f"such as {SIZES[0]},{SIZES[1]}")
-    parser.add_argument("--dtypes", type=_dtypes, help=f"of {','.join(DTYPES)}")
+    parser.add_argument("--sizes", type=parse_sizes, help=f"such as {SIZES[0]},{SIZES[1]}")
+    parser.add_argument("--dtypes", type=parse_dtypes, help=f"of {','.join(DTYPES)}")
     parser.add_argument("--json", type=Path, help="default: a file in benchmarks/results/")
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--plot", type=Path)
@@ -357,12 +278,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     show(heading, cells, extra, checks)
     path = options.json
     if path is None and not options.quick:
-        device = re.sub(r"[^a-z0-9]+", "-", found["device_name"].lower()).strip("-")
-        path = HERE / "results" / f"all_gather_linear-{device}-{found['started_at'][:10]}.json"
+        path = result_path("all_gather_linear", found["device_name"], found["started_at"])
     if path is not None:
         data = {
             "schema": SCHEMA,
-            "arguments": list(sys.argv[1:] if argv is None else argv),
+            "arguments": file_names_only(list(sys.argv[1:] if argv is None else argv)),
             "environment": found,
             "seconds": perf_counter() - started,
             "checks": [{**asdict(check), "result": check.word} for check in checks],
@@ -376,7 +296,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.markdown.write_text(markdown(heading, cells, extra))
         say(f"wrote {options.markdown}")
     if options.plot is not None:
-        draw(options.plot, heading, cells)
+        plot(options.plot, heading, cells)
         say(f"wrote {options.plot}")
 
     wrong = any(cell.share > 1 for cell in cells) or (extra is not None and bool(extra.wrong))
@@ -386,7 +306,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _extra_dict(extra: Extra) -> dict[str, Any]:
     return {
-        "size": NOMINAL._asdict(),
+        "size": _letters(NOMINAL),
         "dtype": "float32",
         "kernels": extra.kernels.to_dict(),
         "against_best": None if extra.against_best is None else extra.against_best.to_dict(),

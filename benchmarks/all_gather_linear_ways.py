@@ -2,7 +2,9 @@
 
 What `ops.plan` chooses was fitted to such a run. It prints, for each dtype, how the choice did: its
 time over the reference's, and over the best kernel's where one of ours was chosen. All is kept in
-the JSON file.
+a file in benchmarks/results/.
+
+    python benchmarks/all_gather_linear_ways.py --dtypes float16,tf32
 """
 
 from __future__ import annotations
@@ -13,19 +15,18 @@ import math
 import random
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from _setup import DTYPES, commit, dtype_named, parse_dtypes, result_path
 from torch import Tensor
 
 from kernelbench_dist import build_info, ops
 from kernelbench_dist.timing import bench
-
-DTYPES = ("float32", "bfloat16", "float64")
-WAYS = 5  # the kernels are numbered; see kWays in csrc/cuda/all_gather_linear.h
 
 
 def reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -49,16 +50,23 @@ def random_sizes(count: int, seed: int) -> list[tuple[int, int, int, int]]:
     return sizes
 
 
-def measure(size: tuple[int, int, int, int], dtype: torch.dtype) -> dict[str, Any]:
+def measure(
+    size: tuple[int, int, int, int], dtype: torch.dtype, ways: int, *, quick: bool
+) -> dict[str, Any]:
     R, B, H, K = size
     x, weight, bias = (
         torch.randn(s, device="cuda").to(dtype) for s in ((R, B, H), (K, R * H), (K,))
     )
     one = torch.ops.kernelbench_dist._all_gather_linear_by
     candidates = {"reference": reference, "chosen": ops.all_gather_linear}
-    candidates |= {f"way {way}": partial(_run, one, way) for way in range(WAYS)}
+    candidates |= {f"way {way}": partial(_run, one, way) for way in range(ways)}
     result = bench(
-        candidates, x, weight, bias, rounds=8, min_time_ms=0.3, cold=False, progress=False
+        candidates,
+        *(x, weight, bias),
+        rounds=8,
+        min_time_ms=0.1 if quick else 0.3,
+        cold=False,
+        progress=False,
     )
     plan = ops.plan("all_gather_linear", x, weight, bias)
     timings = {c.name: c.warm.median_us for c in result.candidates if c.warm is not None}
@@ -70,45 +78,67 @@ def _run(one: torch._ops.OpOverloadPacket, way: int, x: Tensor, w: Tensor, b: Te
 
 
 def summary(dtype: str, rows: list[dict[str, Any]]) -> str:
+    def best(us: dict[str, float]) -> float:
+        return min(time for name, time in us.items() if name.startswith("way "))
+
     fused = [row["us"] for row in rows if row["kernel"] == "dot"]
-    over_reference = [us["chosen"] / us["reference"] for us in fused]
-    over_best = [us["chosen"] / min(us[f"way {way}"] for way in range(WAYS)) for us in fused]
-    missed = [
-        row["us"]
-        for row in rows
-        if row["kernel"] != "dot"
-        and min(row["us"][f"way {w}"] for w in range(WAYS)) < 0.9 * row["us"]["reference"]
-    ]
-    mean = [math.exp(sum(map(math.log, r)) / len(r)) for r in (over_reference, over_best)]
-    slower = sum(r > 1.03 for r in over_reference)
-    return (
-        f"{dtype}: ours at {len(fused)} of {len(rows)} sizes, {mean[0]:.2f} of the reference "
-        f"(worst {max(over_reference):.2f}, {slower} above 1.03), {mean[1]:.3f} of the best way; "
-        f"{len(missed)} fallbacks where some way took less than 0.9 of the reference"
-    )
+    others = [row["us"] for row in rows if row["kernel"] != "dot"]
+    missed = sum(best(us) < 0.9 * us["reference"] for us in others)
+    parts = [f"{dtype}: ours at {len(fused)} of {len(rows)} sizes"]
+    if fused:
+        over_reference = [us["chosen"] / us["reference"] for us in fused]
+        over_best = [us["chosen"] / best(us) for us in fused]
+        mean = [math.exp(sum(map(math.log, r)) / len(r)) for r in (over_reference, over_best)]
+        slower = sum(r > 1.03 for r in over_reference)
+        parts[0] += (
+            f", {mean[0]:.2f} of the reference (worst {max(over_reference):.2f}, {slower} above "
+            f"1.03), {mean[1]:.3f} of the best way"
+        )
+    parts.append(f"{missed} fallbacks where some way took less than 0.9 of the reference")
+    return "; ".join(parts)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=120, help="sizes a dtype")
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/ways-h200.json"))
-    options = parser.parse_args()
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--count", type=int, help="sizes a dtype; default 120")
+    parser.add_argument("--seed", type=int, default=7, help="of the sizes; default %(default)s")
+    parser.add_argument("--dtypes", type=parse_dtypes, help=f"of {','.join(DTYPES)}")
+    parser.add_argument("--json", type=Path, help="default: a file in benchmarks/results/")
+    parser.add_argument("--quick", action="store_true", help="to try it out: rough, and not kept")
+    options = parser.parse_args(argv)
+    if options.count is None:
+        options.count = 4 if options.quick else 120
+    if options.count < 1:
+        parser.error(f"--count {options.count}: 1 or more is accepted")
+    if options.json is not None and not options.json.resolve().parent.is_dir():
+        parser.error(f"{options.json}: there is no folder {options.json.resolve().parent}")
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse(argv)
     if not build_info().cuda or not torch.cuda.is_available():
         print("nothing measured: this needs a GPU and a build with the CUDA part")
         return 0
-    torch.backends.cuda.matmul.allow_tf32 = False
+    ways = torch.ops.kernelbench_dist._all_gather_linear_ways()
     found: dict[str, Any] = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "commit": commit(),
     }
-    for dtype in DTYPES:
-        sizes = random_sizes(options.count, options.seed)
-        rows = [measure(size, getattr(torch, dtype)) for size in sizes]
-        found[dtype] = rows
-        print(summary(dtype, rows), flush=True)
-        options.json.write_text(json.dumps(found) + "\n")
+    path = options.json
+    if path is None and not options.quick:
+        path = result_path("ways", found["device"], found["date"])
+    sizes = random_sizes(options.count, options.seed)
+    for name in options.dtypes or DTYPES:
+        with dtype_named(name) as (dtype, _):
+            rows = [measure(size, dtype, ways, quick=options.quick) for size in sizes]
+        found[name] = rows
+        print(summary(name, rows), flush=True)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(found) + "\n")
     return 0
 
 

@@ -8,8 +8,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+import _shared
+from _shared import Kind, digits, median
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from gather_linear import Result
 
 SCHEMA = "kernelbench_dist.examples.gather_linear/1"
-Kind = Literal["warm", "call"]
 
 KINDS: dict[Kind, str] = {"warm": "device time", "call": "call time"}
 COLOURS = {"faster": "green", "slower": "red", "same": "dim"}
@@ -71,8 +72,8 @@ def show(result: Result, c: float) -> None:
         ratio = timed.ratio("fused", kind)
         table.add_row(
             f"{name}, {KINDS[kind]}",
-            time_text(_median(timed, "reference", kind)),
-            time_text(_median(timed, "fused", kind)),
+            time_text(median(timed, "reference", kind)),
+            time_text(median(timed, "fused", kind)),
             f"{ratio.ratio:.3f}",
             f"{ratio.low:.3f} .. {ratio.high:.3f}",
             Text(ratio.verdict, COLOURS[ratio.verdict]),
@@ -115,8 +116,8 @@ def show_sweep(results: Sequence[Result], c: float) -> None:
                 str(result.size),
                 result.plan.kernel,
                 Text(f"{share:.3f}", "" if share <= 1 else "bold red"),
-                time_text(_median(forward, "reference", kind)),
-                time_text(_median(forward, "fused", kind)),
+                time_text(median(forward, "reference", kind)),
+                time_text(median(forward, "fused", kind)),
             ]
             for timed in result.times.values():
                 ratio = timed.ratio("fused", kind)
@@ -162,12 +163,6 @@ def _timings(result: Result) -> Iterator[tuple[str, BenchResult, Kind]]:
                 yield name, timed, kind
 
 
-def _median(timed: BenchResult, way: str, kind: Kind) -> float:
-    timing = timed[way].timing(kind)
-    assert timing is not None, "both ways are timed in the same kinds"
-    return timing.median_us
-
-
 def time_text(us: float) -> str:
     """Three significant digits or more, and the unit.
 
@@ -177,8 +172,7 @@ def time_text(us: float) -> str:
     for unit, scale in (("us", 1.0), ("ms", 1e3), ("s", 1e6)):
         if us < 1000 * scale or unit == "s":
             break
-    value = us / scale
-    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+    return f"{digits(us / scale)} {unit}"
 
 
 # Files
@@ -244,36 +238,14 @@ def check_plot(path: Path) -> None:
 
 def draw(path: Path, results: Sequence[Result]) -> None:
     """Forward time of both ways, and the ratio with its interval, over the number of products."""
-    from matplotlib.figure import Figure  # not pyplot: no window, no global state
-
-    ordered = sorted(results, key=lambda result: result.size.products)
-    products = [result.size.products for result in ordered]
-    forward = [result.times["forward"] for result in ordered]
+    forward = [result.times["forward"] for result in results]
     kind: Kind = "warm" if forward[0].empty.warm is not None else "call"
-    ratios = [timed.ratio("fused", kind) for timed in forward]
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    times, ratio = figure.subplots(1, 2)
-    for way, label in (("reference", "torch.cat + Linear"), ("fused", "fused")):
-        times.plot(products, [_median(timed, way, kind) for timed in forward], "o-", label=label)
-    times.set(xscale="log", yscale="log", ylabel=f"{KINDS[kind]} of forward, us")
-    times.legend()
-    middle = [r.ratio for r in ratios]
-    # A ratio of medians may lie just outside of its bootstrap interval.
-    below = [max(0.0, r.ratio - r.low) for r in ratios]
-    above = [max(0.0, r.high - r.ratio) for r in ratios]
-    ratio.errorbar(products, middle, yerr=[below, above], fmt="o-", capsize=3)
-    ratio.axhline(1, color="grey", linewidth=1)
-    ratio.set(xscale="log", ylabel="fused / reference, 99 % interval")
-    ratio.set_ylim(bottom=0)
-    for axes in (times, ratio):
-        axes.set_xlabel("multiplications, R * B * H * K")
-        axes.grid(alpha=0.3)
     environment = forward[0].environment
-    figure.suptitle(
+    heading = (
         f"all-gather + Linear, {results[0].dtype}, {environment.device_name},"
-        f" torch {environment.torch}",
-        fontsize=10,
+        f" torch {environment.torch}"
     )
-    figure.savefig(path, dpi=150)
+    lines = list(zip((result.size for result in results), forward, strict=True))
+    title = f"{KINDS[kind]} of forward"
+    _shared.draw(path, heading, title, kind, {results[0].dtype: lines})
     print(f"wrote {path}")

@@ -29,6 +29,7 @@ from typing import NamedTuple, NoReturn
 import _report
 import torch
 from _report import BadInputError
+from _shared import SIZES, Size, parse_sizes, positive
 from rich.console import Console
 from rich.progress import Progress
 
@@ -40,24 +41,6 @@ from kernelbench_dist.timing import BenchResult, bench
 PROBLEM = "level2/47"
 C = 4.0  # the bound on an error is C * eps * (the same sum over absolute values)
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-SWEEP = (
-    "4x12x32x56,4x64x64x256,4x256x128x512,8x512x128x1024,8x1024x256x2048,8x4096x512x512,"
-    "8x4096x512x4096,4x8192x1024x4096,8x8192x1024x8192,8x16384x512x1024,64x2048x64x1024"
-)
-
-
-class Size(NamedTuple):
-    ranks: int
-    rows: int
-    features: int  # on one rank
-    outputs: int
-
-    def __str__(self) -> str:
-        return "x".join(map(str, self))
-
-    @property
-    def products(self) -> int:
-        return self.ranks * self.rows * self.features * self.outputs
 
 
 class Error(NamedTuple):
@@ -264,24 +247,6 @@ class _Parser(argparse.ArgumentParser):
         raise BadInputError(message)
 
 
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
-    return int(text)
-
-
-def _sizes(text: str) -> list[Size]:
-    sizes = []
-    for item in text.split(","):
-        parts = item.strip().split("x")
-        if len(parts) != 4:
-            raise argparse.ArgumentTypeError(
-                f"{item!r} is not a size: ranks x rows x features x outputs, such as 4x12x32x56"
-            )
-        sizes.append(Size(*map(_positive, parts)))
-    return sizes
-
-
 def _device(text: str) -> torch.device:
     try:
         device = torch.device(text)
@@ -303,10 +268,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     default = load(PROBLEM).module  # R, B, H, K are globals of the problem's file
     parser = _Parser(prog="gather_linear.py", description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
-    add("-R", "--ranks", type=_positive, metavar="R", help=f"default {default.R}")
-    add("-B", "--rows", type=_positive, metavar="B", help=f"default {default.B}")
-    add("-H", "--features", type=_positive, metavar="H", help=f"of one rank; default {default.H}")
-    add("-K", "--outputs", type=_positive, metavar="K", help=f"default {default.K}")
+    add("-R", "--ranks", type=positive, metavar="R", help=f"default {default.R}")
+    add("-B", "--rows", type=positive, metavar="B", help=f"default {default.B}")
+    add("-H", "--features", type=positive, metavar="H", help=f"of one rank; default {default.H}")
+    add("-K", "--outputs", type=positive, metavar="K", help=f"default {default.K}")
     add("--dtype", choices=DTYPES, default="float32")
     add("--device", type=_device, default=str(default_device()), help="default %(default)s")
     add(
@@ -333,10 +298,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     elif given:
         parser.error(f"--{given[0]} and --sweep both give sizes: use one of them")
     elif options.sweep == "default":
-        options.sizes = [size for size in _sizes(SWEEP) if _suits(size, options)]
+        options.sizes = [size for size in SIZES if _suits(size, options)]
     else:
         try:
-            options.sizes = _sizes(options.sweep)
+            options.sizes = parse_sizes(options.sweep)
         except argparse.ArgumentTypeError as error:
             parser.error(f"argument --sweep: {error}")
     for size in options.sizes:

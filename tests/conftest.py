@@ -1,10 +1,18 @@
-"""Hypothesis profiles, the rule that gpu tests are skipped without a GPU, and a warm-up."""
+"""Hypothesis profiles, the rule that gpu tests need a GPU, a warm-up, and shared fixtures."""
 
 from __future__ import annotations
+
+import importlib.util
+import shutil
+import types
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parents[1]
 
 # No deadline: how long one example takes says more about the machine than about the code.
 _common = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -39,3 +47,44 @@ def _warm_up() -> None:
         x = torch.ones(8, 8, device="cuda", requires_grad=True)
         (x @ x).sum().backward()
         torch.cuda.synchronize()
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a file of the given text under tmp_path and returns its path."""
+
+    def write_file(text: str, name: str = "problem.py") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write_file
+
+
+@pytest.fixture
+def load_file() -> Callable[[Path], types.ModuleType]:
+    """Imports a Python file that is no part of the package, and returns its module."""
+
+    def load(path: Path) -> types.ModuleType:
+        spec = importlib.util.spec_from_file_location(f"kernelbench_dist_{path.stem}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the sources, with nothing that was built."""
+    if not (ROOT / "README.md").is_file():
+        pytest.skip("README.md is not here, and the metadata need it")
+    target = tmp_path / "tree"
+    ignore = shutil.ignore_patterns(
+        ".*", "build", "dist", "*.egg-info", "*.so", "_build_stamp.json", "__pycache__"
+    )
+    shutil.copytree(ROOT, target, ignore=ignore)
+    return target

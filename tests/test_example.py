@@ -210,9 +210,10 @@ def test_as_a_script():
     assert done.stdout == ""
 
 
-def test_the_benchmark_on_a_cpu(tmp_path):
+def test_the_benchmark_on_a_cpu(tmp_path, monkeypatch):
     files = {name: tmp_path / f"a.{name}" for name in ("json", "markdown", "plot")}
     files["plot"] = tmp_path / "a.png"
+    monkeypatch.setenv("GIT_COMMIT", "0123abc")
     done = run_script(
         BENCHMARK,
         *("--device", "cpu", "--quick", "--sizes", "4x12x32x56,2x3x8x5"),
@@ -224,6 +225,18 @@ def test_the_benchmark_on_a_cpu(tmp_path):
     assert "forward + backward" in done.stdout
     data = json.loads(files["json"].read_text())
     assert data["schema"] == "kernelbench_dist.benchmarks.all_gather_linear/1"
+    assert data["environment"]["commit"] == "0123abc"
+    assert "commit 0123abc" in done.stdout
+    assert str(tmp_path) not in files["json"].read_text()
+    assert data["arguments"][-6:] == [
+        "--json",
+        "a.json",
+        "--markdown",
+        "a.markdown",
+        "--plot",
+        "a.png",
+    ]
+    assert data["cells"][0]["size"] == {"R": 4, "B": 12, "H": 32, "K": 56}
     assert len(data["cells"]) == 4
     for cell in data["cells"]:
         timed = BenchResult.from_dict(cell["first"])
@@ -233,19 +246,95 @@ def test_the_benchmark_on_a_cpu(tmp_path):
     assert files["plot"].read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARK.parent))
+    return importlib.import_module
+
+
+def test_paths_are_kept_without_folders(benchmark):
+    arguments = ["--quick", "--json", "/a b/c.json", "--plot=d/e.png", "--sizes", "4x12x32x56"]
+    assert benchmark("_setup").file_names_only(arguments) == [
+        *("--quick", "--json", "c.json", "--plot=e.png", "--sizes", "4x12x32x56")
+    ]
+
+
+def test_the_commit(benchmark, monkeypatch):
+    setup = benchmark("_setup")
+    monkeypatch.setenv("GIT_COMMIT", "")  # as good as none
+    monkeypatch.setattr(setup, "output_of", lambda *command: "from git")
+    assert setup.commit() == "from git"
+    monkeypatch.setattr(setup, "output_of", lambda *command: "")
+    assert setup.commit() == "unknown"
+    monkeypatch.setenv("GIT_COMMIT", "said")
+    assert setup.commit() == "said"
+
+
+def test_checks_say_how_many_cells_were_measured_again(benchmark):
+    tables = benchmark("_tables")
+    data = json.loads((ROOT / "benchmarks/results/all_gather_linear-h200.json").read_text())
+    assert data["environment"]["commit"] == "42cb423"
+    assert not any("/" in argument for argument in data["arguments"])
+    cells = [
+        tables.Cell(
+            tables.Size(*cell["size"].values()),
+            cell["dtype"],
+            ops.Plan(**cell["plan"]),
+            cell["share_of_error_bound"],
+            *(BenchResult.from_dict(cell[key]) for key in ("first", "second") if cell[key]),
+        )
+        for cell in data["cells"]
+    ]
+    for check, kept in zip(tables.checks_of(cells, None), data["checks"][-2:], strict=True):
+        assert (check.name, check.figure) == (kept["name"], kept["figure"])
+        assert check.detail == kept["detail"] + "; of 55 cells 1 measured again"
+
+
+def test_the_ways_without_a_gpu(benchmark, monkeypatch, capsys):
+    ways = benchmark("all_gather_linear_ways")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(Path, "write_text", None)
+    assert ways.main(["--quick"]) == 0
+    assert capsys.readouterr().out.startswith("nothing measured")
+    with pytest.raises(SystemExit):
+        ways.main(["--dtypes", "int8"])
+    assert "'int8' is not one of float32, tf32" in capsys.readouterr().err
+
+
+def test_the_summary_of_the_ways(benchmark):
+    summary = benchmark("all_gather_linear_ways").summary
+    us = {"reference": 4.0, "chosen": 2.0, "way 0": 1.6, "way 1": 3.0}
+    ours, theirs = ({"kernel": kernel, "us": us} for kernel in ("dot", "fallback"))
+    assert summary("tf32", [ours, theirs]) == (
+        "tf32: ours at 1 of 2 sizes, 0.50 of the reference (worst 0.50, 0 above 1.03), 1.250 of the"
+        " best way; 1 fallbacks where some way took less than 0.9 of the reference"
+    )
+    assert summary("tf32", [theirs]).startswith("tf32: ours at 0 of 1 sizes; 1 fallbacks")
+
+
+@pytest.mark.gpu
+def test_the_ways_on_a_gpu(benchmark, tmp_path, capsys):
+    path = tmp_path / "a.json"
+    options = ["--quick", "--count", "2", "--dtypes", "float16,tf32", "--json", str(path)]
+    assert benchmark("all_gather_linear_ways").main(options) == 0
+    data = json.loads(path.read_text())
+    ways = torch.ops.kernelbench_dist._all_gather_linear_ways()
+    for dtype in ("float16", "tf32"):
+        assert [len(row["us"]) for row in data[dtype]] == [2 + ways] * 2
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--sizes", "4x3"], "'4x3' is not R x B x H x K"),
+        (["--sizes", "4x3"], "'4x3' is not a size: ranks x rows"),
         (["--dtypes", "int8"], "'int8' is not one of"),
         (["--device", "cpu", "--dtypes", "tf32"], "tf32"),
         (["--json", "/nowhere/at/all.json"], "there is no folder"),
     ],
 )
-def test_bad_input_to_the_benchmark(monkeypatch, capsys, options, message):
-    monkeypatch.syspath_prepend(str(BENCHMARK.parent))
-    benchmark = importlib.import_module("all_gather_linear")
+def test_bad_input_to_the_benchmark(benchmark, capsys, options, message):
     with pytest.raises(SystemExit) as stop:
-        benchmark.main(options)
+        benchmark("all_gather_linear").main(options)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err

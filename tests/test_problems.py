@@ -19,32 +19,8 @@ import torch
 from kernelbench_dist import problems
 from kernelbench_dist.problems import ProblemError, list_problems, load
 
-ORIGINAL = Path(__file__).parent / "data" / "original_form_problem.py"
+MINIMAL = (Path(__file__).parent / "data" / "minimal_problem.py").read_text()
 GATHER_LINEAR = "level2/47_virtual_all_gather_concat_linear"
-
-MINIMAL = """
-import torch
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return x + 1
-
-def get_inputs():
-    return [torch.zeros(2)]
-
-def get_init_inputs():
-    return []
-"""
-
-
-@pytest.fixture
-def write(tmp_path: Path):
-    def write_file(text: str, name: str = "problem.py") -> Path:
-        path = tmp_path / name
-        path.write_text(text)
-        return path
-
-    return write_file
 
 
 # Names and paths
@@ -88,11 +64,9 @@ def test_list_problems_is_in_order_and_each_loads() -> None:
 
 
 @pytest.fixture
-def small_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def small_suite(write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("level1/2_sum.py", "level2/2_all_reduce.py", "level2/10_scan.py"):
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(MINIMAL)
+        write(MINIMAL, name)
     monkeypatch.setattr(problems, "_ROOT", tmp_path)
 
 
@@ -188,14 +162,6 @@ def test_pickle_dataclasses_and_inspect(write) -> None:
 def test_future_statements_of_the_loader_are_not_inherited(write) -> None:
     problem = load(write("def f(x: int): pass\n" + MINIMAL))
     assert problem.module.f.__annotations__ == {"x": int}  # not the string "int"
-
-
-def test_compile_through_a_wrapper() -> None:
-    problem = load(ORIGINAL)
-    model = problem.Model(3.0)
-    compiled = torch.compile(lambda x: model(x) + 1, fullgraph=True, backend="eager")
-    x = torch.arange(6.0).view(2, 1, 3)
-    assert compiled(x).tolist() == [[28.0, 52.0, 88.0]]  # 3 * (0 + 9, 1 + 16, 4 + 25) + 1
 
 
 def test_threads_do_not_disturb_each_other(write) -> None:

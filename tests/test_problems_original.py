@@ -14,31 +14,9 @@ import torch
 from kernelbench_dist import distributed_collectives as collectives
 from kernelbench_dist.problems import load
 
-ORIGINAL = Path(__file__).parent / "data" / "original_form_problem.py"
-
-MINIMAL = """
-import torch
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return x + 1
-
-def get_inputs():
-    return [torch.zeros(2)]
-
-def get_init_inputs():
-    return []
-"""
-
-
-@pytest.fixture
-def write(tmp_path: Path):
-    def write_file(text: str, name: str = "problem.py") -> Path:
-        path = tmp_path / name
-        path.write_text(text)
-        return path
-
-    return write_file
+DATA = Path(__file__).parent / "data"
+ORIGINAL = DATA / "original_form_problem.py"
+MINIMAL = (DATA / "minimal_problem.py").read_text()
 
 
 def test_the_original_form() -> None:
@@ -65,6 +43,14 @@ def test_the_original_form() -> None:
     np.testing.assert_allclose(model(x).cpu().numpy(), expected, rtol=1e-5)
     with pytest.raises(ModuleNotFoundError, match="kernelbench"):
         importlib.import_module("kernelbench.distributed_collectives")
+
+
+def test_compile_through_a_wrapper() -> None:
+    problem = load(ORIGINAL)
+    model = problem.Model(3.0)
+    compiled = torch.compile(lambda x: model(x) + 1, fullgraph=True, backend="eager")
+    x = torch.arange(6.0).view(2, 1, 3)
+    assert compiled(x).tolist() == [[28.0, 52.0, 88.0]]  # 3 * (0 + 9, 1 + 16, 4 + 25) + 1
 
 
 def test_an_undefined_name_in_get_inputs_shows_its_line(write) -> None:

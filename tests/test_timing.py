@@ -5,12 +5,16 @@ Wall times here are of sleeps, within loose bounds; a busy machine must not fail
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import subprocess
 import sys
 import time
+import warnings
+from contextlib import nullcontext
 from dataclasses import replace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -18,7 +22,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernelbench_dist.timing import BenchResult, Candidate, Environment, Timing, bench
+from kernelbench_dist.timing import BenchResult, Candidate, Environment, Timing, _cuda, bench
 from kernelbench_dist.timing._result import compare, with_launch_bound
 from kernelbench_dist.timing._stats import median_interval, ratio_interval, verdict
 from kernelbench_dist.timing._table import number
@@ -359,6 +363,97 @@ def test_importing_does_not_import_rich():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+# A capture, with everything of CUDA replaced: what Python does around it
+
+
+class FakeGraph:
+    empty_warning = False
+
+    def __init__(self):
+        self.log = []
+
+    def capture_begin(self, **options):
+        self.log.append("begin")
+
+    def capture_end(self):
+        self.log.append("end")
+        if self.empty_warning:
+            warnings.warn("The CUDA Graph is empty. This usually means ...", stacklevel=1)
+
+    def reset(self):
+        self.log.append("reset")
+
+
+@pytest.fixture
+def capture(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "synchronize", nothing)
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    monkeypatch.setattr(torch.cuda, "set_stream", nothing)
+    monkeypatch.setattr(torch.cuda, "current_stream", nothing)
+    monkeypatch.setattr(torch.cuda, "_sleep", nothing, raising=False)
+    monkeypatch.setattr(_cuda, "_side_stream", lambda device: MagicMock())
+    monkeypatch.setattr(_cuda, "_failed_graphs", [])
+    return lambda call, calls=1: _cuda._capture(call, calls, torch.device("cuda:0"), (0, 1))
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_capture_collects_nothing(capture, enabled):
+    seen = []
+    (gc.enable if enabled else gc.disable)()
+    try:
+        assert capture(lambda: seen.append(gc.isenabled()), 3).log == ["begin", "end"]
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
+    assert seen == [False] * 3
+
+
+@pytest.mark.parametrize("error", [None, ValueError("on purpose"), KeyboardInterrupt()])
+def test_a_candidates_warnings_leave_the_capture(capture, error):
+    def call():
+        warnings.warn("the candidate's own", stacklevel=1)
+        if error is not None:
+            raise error
+
+    kept = {None: nullcontext(), ValueError: pytest.raises(_cuda.CaptureError, match="on purpose")}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        with kept.get(error and type(error), pytest.raises(KeyboardInterrupt)):
+            capture(call, 5)
+    shown = 0 if isinstance(error, KeyboardInterrupt) else 1
+    assert [str(w.message) for w in caught] == ["the candidate's own"] * shown
+    assert all(w.filename == __file__ for w in caught)
+    assert gc.isenabled()
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_empty_graph_is_a_failure_and_no_warning(capture, monkeypatch):
+    monkeypatch.setattr(FakeGraph, "empty_warning", True)
+    with pytest.raises(_cuda.CaptureError, match="starts no work"):
+        capture(nothing)
+
+
+@pytest.mark.parametrize("entered", [True, False])
+def test_only_a_pool_that_was_entered_is_released(capture, monkeypatch, entered):
+    def end(device, pool):
+        if not entered:
+            raise RuntimeError("not currently recording to this pool")
+
+    def fail_once(graph):
+        monkeypatch.setattr(FakeGraph, "capture_end", nothing)
+        raise RuntimeError("cannot end")
+
+    monkeypatch.setattr(torch, "__version__", "2.13.0")
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end, raising=False)
+    release = MagicMock()
+    monkeypatch.setattr(torch._C, "_cuda_releasePool", release, raising=False)
+    monkeypatch.setattr(FakeGraph, "capture_end", fail_once)
+    with pytest.raises(_cuda.CaptureError, match="cannot end"):
+        capture(nothing)
+    assert release.call_args_list == ([((0, (0, 1)),)] if entered else [])
+
+
 # Bad input
 
 
@@ -384,14 +479,19 @@ def test_bad_candidates(candidates, error, message):
         ({"rounds": 9.0}, "rounds is 9.0; an int of 8 or more"),
         ({"min_time_ms": 0}, "min_time_ms is 0; a positive number"),
         ({"min_time_ms": math.nan}, "min_time_ms is nan"),
+        ({"seed": -1}, "seed is -1; an int of 0 or more"),
+        ({"seed": True}, "seed is True; an int of 0 or more"),
+        ({"seed": 2.0}, "seed is 2.0; an int of 0 or more"),
         ({"baseline": "b"}, r"baseline is 'b'; one of the candidates \['a'\]"),
         ({"device": "meta"}, "device is 'meta'; 'cpu' and CUDA devices"),
         ({"device": "toaster"}, "device is 'toaster'; 'cpu' and CUDA devices"),
     ],
 )
 def test_bad_options(options, message):
+    called = []
     with pytest.raises(ValueError, match=message):
-        bench({"a": nothing}, **options)
+        bench({"a": lambda: called.append(1)}, **options)
+    assert called == []
 
 
 def test_inputs_on_several_devices():

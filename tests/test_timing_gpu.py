@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
+
 import pytest
 import torch
 
@@ -148,6 +151,26 @@ def test_what_cannot_be_captured_is_timed_by_events(fn):
     torch.cuda.synchronize()
     assert torch.isfinite(y).all()
     assert bench({"plain": torch.exp}, x, **QUICK).method == "graph"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_capture_shows_warnings_and_does_not_collect(fails):
+    collecting = set()
+
+    def warns(x):
+        if torch.cuda.is_current_stream_capturing():
+            collecting.add(gc.isenabled())
+            warnings.warn("the candidate's own", stacklevel=1)
+            return x.sum().item() if fails else x * 2
+        return x * 2
+
+    x = torch.ones(64, device="cuda")
+    assert gc.isenabled()
+    with pytest.warns(UserWarning, match="the candidate's own"):
+        result = bench({"warns": warns}, x, **QUICK)
+    assert result.method == ("events" if fails else "graph")
+    assert collecting == {False}
+    assert gc.isenabled()
 
 
 def test_failed_captures_do_not_keep_memory():
