@@ -129,7 +129,7 @@ def show_sweep(results: Sequence[Result], c: float) -> None:
 
 def _print_notes(console: Console, results: Sequence[Result], c: float) -> None:
     notes = [f"bound: {c:g} * eps({results[0].dtype}) * (the same sum over absolute values)"]
-    if results[0].device == "cpu":
+    if not results[0].device.startswith("cuda"):
         notes.append("call time: wall clock. Device time and kernels are measured on a GPU")
     else:
         notes.append("device time: kernels alone, warm L2. Call time: wall clock with the launches")

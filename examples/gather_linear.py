@@ -334,7 +334,7 @@ def _memory(size: Size, options: argparse.Namespace) -> tuple[int, int]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: all is right. 1: an error exceeds its bound. 2: bad input."""
+    """0: all is right. 1: an error exceeds its bound. 2: bad input, or an unwritable file."""
     try:
         options = _parse(argv)
         for path in (options.json, options.plot):
@@ -342,6 +342,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 _report.check_writable(path)
         if options.plot is not None:
             _report.check_plot(options.plot)
+        if options.plot is not None and options.plot == options.json:
+            raise BadInputError(f"{options.plot} cannot be both --json and --plot")
+        if not 0 <= options.seed < 2**63:
+            raise BadInputError(f"--seed {options.seed}: 0 to 2^63 - 1 is accepted")
     except BadInputError as error:
         print(f"gather_linear.py: error: {error}", file=sys.stderr)
         return 2
@@ -351,12 +355,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         _report.show(results[0], C)
     else:
         _report.show_sweep(results, C)
-    if options.json is not None:
-        _report.write_json(options.json, results, C, options.seed)
-    if options.plot is not None:
-        _report.draw(options.plot, results)
+    try:
+        if options.json is not None:
+            _report.write_json(options.json, results, C, options.seed)
+        if options.plot is not None:
+            _report.draw(options.plot, results)
+    except OSError as error:
+        print(f"gather_linear.py: error: {error}", file=sys.stderr)
+        return 2
     return 0 if all(result.is_right for result in results) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)  # as a shell reports it

@@ -4,7 +4,11 @@
 - `ops`, `nn`: fused operators, and the modules over them.
 - `timing`: time callables honestly.
 - `build_info()`: what this installation was built for, and what it lacks.
+- `problems` and `testing` are imported when they are first asked for: `testing` needs hypothesis.
 """
+
+import importlib
+from types import ModuleType
 
 from kernelbench_dist import distributed_collectives, nn, ops, timing
 from kernelbench_dist._build import BuildInfo, build_info
@@ -19,3 +23,9 @@ __all__ = [
     "ops",
     "timing",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in ("problems", "testing"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -19,7 +20,10 @@ def _info(arguments: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code: 0 done, 2 wrong use (argparse's own)."""
-    parser = argparse.ArgumentParser(prog="kernelbench-dist", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="kernelbench-dist",
+        description="Emulates the ranks of a distributed program on one device.",
+    )
     parser.add_argument("--version", action="version", version=f"kernelbench_dist {__version__}")
     verbs = parser.add_subparsers(metavar="verb", required=True)
     info = verbs.add_parser(
@@ -28,7 +32,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     info.add_argument("--json", action="store_true", help="as JSON")
     info.set_defaults(run=_info)
     arguments = parser.parse_args(argv)
-    return arguments.run(arguments)
+    try:
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
 
 
 if __name__ == "__main__":

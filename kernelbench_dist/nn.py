@@ -11,7 +11,7 @@ __all__ = ["AllGatherLinear"]
 
 
 class AllGatherLinear(nn.Linear):
-    """A Linear over the last dim of R ranks gathered, in one call and with no gathered copy.
+    """A Linear over the last dim of R ranks gathered, as one operator: `ops.all_gather_linear`.
 
     It computes `nn.Linear(R*H, K)(torch.cat(x.unbind(0), -1))` and is an `nn.Linear(R*H, K)` in
     its parameters, so state dicts go either way.
@@ -61,6 +61,10 @@ class AllGatherLinear(nn.Linear):
         self.in_features_per_rank = in_features_per_rank
 
     def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise TypeError(
+                f"AllGatherLinear: x must be a tensor (R, *b, H), got {type(x).__name__}"
+            )
         if x.dim() < 2 or x.shape[0] != self.world_size or x.shape[-1] != self.in_features_per_rank:
             raise ValueError(
                 f"AllGatherLinear: x must be (R, *b, H) with R={self.world_size} and"

@@ -138,6 +138,18 @@ class TestTransforms:
             torch.func.hessian(reference_loss, 1)(x, weight, bias),
         )
 
+    def test_forward_mode_over_a_backward_that_was_recorded_before(self, device):
+        call = [t.requires_grad_() for t in random_call(device, torch.float64, R=2, B=3, H=4, K=5)]
+        upstream, tangent = torch.ones(3, 5).to(call[0]), torch.randn(3, 5).to(call[0])
+        found = []
+        for fn in (ops.all_gather_linear, reference):
+            out = fn(*call)
+            with torch.autograd.forward_ad.dual_level():
+                dual = torch.autograd.forward_ad.make_dual(upstream, tangent)
+                grads = torch.autograd.grad(out, call, dual)
+                found.append([torch.autograd.forward_ad.unpack_dual(g).tangent for g in grads])
+        torch.testing.assert_close(*found)
+
     def test_still_the_operator_after_a_transform(self, device):
         call = [t.requires_grad_() for t in random_call(device)]
         torch.func.grad(loss)(*(t.detach() for t in call))
@@ -293,6 +305,10 @@ class TestModule:
     def test_sizes_that_are_not_positive_integers(self, sizes):
         with pytest.raises(ValueError, match="must be an int of 1 or more, got"):
             AllGatherLinear(*sizes)
+
+    def test_what_is_no_tensor(self):
+        with pytest.raises(TypeError, match=r"x must be a tensor \(R, \*b, H\), got list"):
+            AllGatherLinear(2, 3, 5)([torch.zeros(4, 3)] * 2)
 
     def test_dtype_and_device(self, device):
         layer = AllGatherLinear(2, 3, 5, device=device, dtype=torch.bfloat16)

@@ -183,3 +183,10 @@ import kernelbench_dist
 print("torch.utils.cpp_extension" in sys.modules)
 """
     assert python(code, tmp_path).strip() == "False"
+
+
+def test_problems_and_testing_are_there_when_asked_for() -> None:
+    assert kernelbench_dist.problems.load("47").name == "level2/47_virtual_all_gather_concat_linear"
+    assert kernelbench_dist.testing.linear_oracle
+    with pytest.raises(AttributeError, match="has no attribute 'harness'"):
+        _ = kernelbench_dist.harness

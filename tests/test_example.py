@@ -177,6 +177,8 @@ def test_on_a_gpu(example, tmp_path):
         (["--sweep", "4x12x32x56", "--rows", "3"], "--rows and --sweep both give sizes"),
         (["--json", "/nowhere/at/all.json"], "cannot write /nowhere/at/all.json"),
         (["--plot", "/nowhere/at/all.png"], "cannot write /nowhere/at/all.png"),
+        (["--json", "a.png", "--plot", "a.png"], "a.png cannot be both --json and --plot"),
+        (["--seed", str(10**30)], "0 to 2^63 - 1 is accepted"),
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
     ],
 )

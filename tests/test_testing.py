@@ -351,3 +351,22 @@ def test_without_hypothesis_it_says_what_to_install() -> None:
         """
     )
     assert "pip install kernelbench-dist[test]" in out
+
+
+def test_a_function_that_changes_its_inputs_is_found() -> None:
+    def zeroes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
+        x.zero_()
+        return torch.zeros(x.shape[1], weight.shape[0])
+
+    with pytest.raises(AssertionError, match="fn changed its inputs: tensor 0 of args"):
+        assert_matches(zeroes, linear_oracle, torch.randn(2, 3, 4), torch.randn(5, 8))
+    with pytest.raises(AssertionError, match="fn changed its inputs"):
+        assert_matches(torch.Tensor.sqrt_, lambda x: np.sqrt(x.numpy()), torch.ones(3) * 4)
+    nan = torch.tensor([math.nan, 1.0])
+    assert assert_matches(torch.clone, lambda x: x.double().numpy(), nan).mismatches == 0
+
+
+@pytest.mark.parametrize("c", [math.nan, math.inf, -1, "4", True, None])
+def test_a_factor_that_is_no_finite_number(c: Any) -> None:
+    with pytest.raises(ValueError, match=r"c is .*; a finite number of 0 or more is accepted"):
+        assert_matches(torch.sqrt, torch.sqrt, torch.ones(3), c=c)

@@ -6,6 +6,7 @@ Wall times here are of sleeps, within loose bounds; a busy machine must not fail
 from __future__ import annotations
 
 import gc
+import io
 import json
 import math
 import subprocess
@@ -21,11 +22,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from kernelbench_dist.timing import BenchResult, Candidate, Environment, Timing, _cuda, bench
 from kernelbench_dist.timing._result import compare, with_launch_bound
 from kernelbench_dist.timing._stats import median_interval, ratio_interval, verdict
-from kernelbench_dist.timing._table import number
+from kernelbench_dist.timing._table import number, renderables
 
 QUICK = {"rounds": 8, "min_time_ms": 0.05, "progress": False}
 
@@ -521,3 +523,22 @@ def test_an_exception_names_the_candidate(good_calls):
     with pytest.raises(RuntimeError, match=r"candidate 'b' failed .*on purpose") as caught:
         bench({"a": nothing, "b": breaks}, device="cpu", **{**QUICK, "rounds": 100})
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_narrow_table_cuts_nothing(width):
+    names = {"sum of squares": lambda: time.sleep(1e-4), "dot": nothing}
+    result = bench(names, device="cpu", **QUICK)
+    console = Console(file=io.StringIO(), width=width)
+    for item in renderables(result, width):
+        console.print(item)
+    text = console.file.getvalue()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    for word in ("dot", "faster", "baseline", number(result["dot"].call.median_us)):
+        assert word in text
+
+
+def test_a_candidate_that_runs_out_is_named():
+    with pytest.raises(RuntimeError, match=r"candidate 'a' failed .*StopIteration"):
+        bench({"a": next}, iter(range(3)), device="cpu", **QUICK)

@@ -162,6 +162,9 @@ variable_list differentiable_backward(const Tensor& grad, const Tensor& x, const
 
 // ---- Autograd
 
+// Whether forward-mode differentiation, which does not know C++ autograd functions, is at work.
+bool is_dual(const Tensor& t) { return t.defined() && t._fw_grad(0).defined(); }
+
 class AllGatherLinear : public torch::autograd::Function<AllGatherLinear> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
@@ -183,7 +186,9 @@ class AllGatherLinear : public torch::autograd::Function<AllGatherLinear> {
     const Tensor weight = ctx->needs_input_grad(0) ? saved[1] : Tensor();
     const int64_t R = ctx->saved_data["R"].toInt();
     const bool with_bias = ctx->saved_data["with_bias"].toBool() && ctx->needs_input_grad(2);
-    if (at::GradMode::is_enabled()) return differentiable_backward(grad, x, weight, R, with_bias);
+    if (at::GradMode::is_enabled() || is_dual(grad) || is_dual(x) || is_dual(weight)) {
+      return differentiable_backward(grad, x, weight, R, with_bias);
+    }
 
     static const auto op =
         c10::Dispatcher::singleton()
@@ -210,9 +215,6 @@ bool in_functorch_transform() {
     return true;
   }
 }
-
-// Nor does forward-mode differentiation.
-bool is_dual(const Tensor& t) { return t._fw_grad(0).defined(); }
 
 // Under a transform the checks speak of the tensors as the function sees them. Sizes that are not
 // known yet, under torch.compile, are left to torch's own operations.

@@ -1,4 +1,15 @@
-"""Ranks on one device: collectives on stacked tensors, rank helpers, and sizes that vary."""
+"""Ranks on one device: collectives on stacked tensors, rank helpers, and sizes that vary.
+
+Row r of a stacked tensor x (R, ...) is what rank r holds. One rule decides every result's shape:
+what is the same on every rank comes back once, without the rank dimension; what differs comes back
+stacked. A list of R tensors is taken too; only so can ranks differ in size.
+
+Each collective is differentiable. Backward computes the exact gradient of one loss of everything
+that was computed, as if the ranks' losses were added up: a result that comes back once gets the sum
+of the gradients of its uses, and if every rank computes the same loss from it, that is R times the
+gradient of one of them. The docstring of each function says what its backward does; that of
+`distributed_collectives.stacked` has the whole contract, the errors too.
+"""
 
 from kernelbench_dist.distributed_collectives.device import (
     default_device,

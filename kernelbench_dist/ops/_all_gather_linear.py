@@ -89,7 +89,7 @@ _op = torch.ops.kernelbench_dist.all_gather_linear.default
 
 
 def all_gather_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Gather R ranks on their last dim, then a Linear, without the gathered copy.
+    """Gather R ranks on their last dim, then a Linear: one launch, where a kernel of ours runs.
 
     `F.linear(torch.cat(x.unbind(0), -1), weight, bias)`, the forward of a column-gathered layer
     (Megatron-LM, arXiv:1909.08053, section 3).
@@ -100,9 +100,10 @@ def all_gather_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
         bias: (K,), or None.
 
     Returns:
-        (*b, K), contiguous, in x's dtype: float32, float64, float16 or bfloat16. The 16-bit types
-        accumulate in float32 and round once. float32 is multiplied in float32 unless torch's own
-        flags allow TF32.
+        (*b, K), contiguous, in x's dtype: float32, float64, float16 or bfloat16. Our kernels
+        accumulate the 16-bit types in float32, round once, and multiply float32 in float32. Where
+        `plan` says "fallback" the ranks are gathered for the length of the call, and torch's own
+        product runs with torch's own flags for precision.
 
     Differentiable in every argument, twice too. The same inputs give the same bits on every run;
     a row's bits may depend on how many rows go with it, as F.linear's do.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -77,9 +78,10 @@ def assert_matches(
         A `MatchReport`, over all tensors of a list together.
 
     Raises:
-        AssertionError: they differ; it says where most, by how much, and what was allowed.
-        ValueError: the scale is negative or not finite where the expected value is finite, or there
-            is nothing in args to take dtype and device from.
+        AssertionError: they differ; it says where most, by how much, and what was allowed. Or fn
+            changed its inputs.
+        ValueError: c is negative or not finite, or the scale is where the expected value is finite;
+            or there is nothing in args to take dtype and device from.
 
     >>> x = torch.tensor([1.0, 2.0, 3.0])
     >>> assert_matches(torch.sqrt, lambda x: np.sqrt(x.double().numpy()), x).mismatches
@@ -95,14 +97,23 @@ def assert_matches(
       bound       2.38e-07 = 4 * eps 1.19e-07 * scale 0.5
       shape (3,), torch.float32, cpu; max abs error 0.5, mean abs error 0.382
     """
-    first = _first_tensor(args)
+    first = next(_tensors(args), None)
     if first is not None:
         dtype, device = dtype or first.dtype, device or first.device
     if dtype is None or device is None:
         raise ValueError("args hold no tensor: give dtype= and device= of the result")
     device = torch.device(device)
 
-    result, expected = fn(*args), oracle(*args)
+    if isinstance(c, bool) or not isinstance(c, (int, float)) or not 0 <= c < math.inf:
+        raise ValueError(f"c is {c!r}; a finite number of 0 or more is accepted")
+
+    # The oracle first, on inputs that fn has not touched: one that zeroed them would be right.
+    expected = oracle(*args)
+    before = [_digest(t) for t in _tensors(args)]
+    result = fn(*args)
+    for i, (t, digest) in enumerate(zip(_tensors(args), before, strict=True)):
+        if _digest(t) != digest:
+            raise AssertionError(f"fn changed its inputs: tensor {i} of args is not as it was")
     is_list = isinstance(result, (list, tuple))
     scales: Any = scale(*args) if callable(scale) else scale
     if isinstance(expected, tuple) and len(expected) == 2 and not is_list:
@@ -160,12 +171,23 @@ def linear_oracle(
     return expected, scale
 
 
-def _first_tensor(args: Any) -> torch.Tensor | None:
+def _tensors(args: Any) -> Iterator[torch.Tensor]:
     for arg in args:
-        found = _first_tensor(arg) if isinstance(arg, (list, tuple)) else arg
-        if isinstance(found, torch.Tensor):
-            return found
-    return None
+        if isinstance(arg, torch.Tensor):
+            yield arg
+        elif isinstance(arg, (list, tuple)):
+            yield from _tensors(arg)
+
+
+def _digest(t: torch.Tensor) -> bytes:
+    """Of the bits, piece by piece: a copy would need the tensor's own size again."""
+    digest = hashlib.blake2b()
+    for piece in _pieces(tuple(t.shape), _PIECE):
+        part = t.detach()[piece].resolve_conj().resolve_neg().reshape(-1)
+        if part.numel():
+            flat = part.clone(memory_format=torch.contiguous_format).cpu()
+            digest.update(flat.view(torch.uint8).numpy().tobytes())
+    return digest.digest()
 
 
 def _float64(tensor: torch.Tensor) -> Array:

@@ -28,14 +28,23 @@ def calls_for(min_time_us: float, estimate_us: float, most: int) -> int:
     return max(1, min(most, math.ceil(min_time_us / max(estimate_us, 1e-3))))
 
 
-@contextmanager
-def blame(name: str, when: str) -> Iterator[None]:
-    """Turn an exception of a candidate into a RuntimeError that names it, with the cause kept."""
-    try:
-        yield
-    except Exception as error:
-        message = f"candidate {name!r} failed {when}: {type(error).__name__}: {error}"
-        raise RuntimeError(message) from error
+@dataclass(frozen=True)
+class blame:  # noqa: N801 (used as a function)
+    """Turn an exception of a candidate into a RuntimeError that names it, with the cause kept.
+
+    A class, since contextlib's generators let a StopIteration through as it is.
+    """
+
+    name: str
+    when: str
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, Exception):
+            said = f"{type(error).__name__}: {error}"
+            raise RuntimeError(f"candidate {self.name!r} failed {self.when}: {said}") from error
 
 
 @contextmanager

@@ -36,18 +36,21 @@ def render(result: BenchResult) -> str:
     width = None if terminal else 120
     buffer = io.StringIO()
     console = Console(file=buffer, force_terminal=terminal, width=width, highlight=False)
-    for item in renderables(result):
+    for item in renderables(result, console.width):
         console.print(item)
     lines = [line.rstrip() for line in buffer.getvalue().splitlines()]
     return "\n".join(lines)
 
 
-def renderables(result: BenchResult) -> Iterator[RenderableType]:
-    """The heading, a table for each kind that was measured, and the notes under them."""
+def renderables(result: BenchResult, width: int = 120) -> Iterator[RenderableType]:
+    """The heading, a table for each kind that was measured, and the notes under them.
+
+    In less than some 110 columns the tables leave out what says least, and cut nothing.
+    """
     yield Text(_heading(result))
     for kind in KINDS:
         if result.empty.timing(kind) is not None:
-            yield _table(result, kind)
+            yield _table(result, kind, wide=width >= 110)
     for note in _notes(result):
         yield Text(f"* {note}")
 
@@ -67,29 +70,34 @@ def _heading(result: BenchResult) -> str:
     return " | ".join(p for p in parts if p)
 
 
-def _table(result: BenchResult, kind: Kind) -> Table:
+def _table(result: BenchResult, kind: Kind, *, wide: bool) -> Table:
     title = _TITLES[kind] + (f", by {result.method}" if kind != "call" else ", wall clock")
     table = Table(
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
     )
-    table.add_column("", overflow="fold")
-    for header in ("median us", "99 % interval us", "p10 us", "p95 us", "over empty us"):
+    table.add_column("", overflow="fold", min_width=8)
+    for header in _COLUMNS if wide else _COLUMNS[:1]:
         table.add_column(header, justify="right", no_wrap=True)
-    table.add_column(f"time / {escape(result.baseline)}", justify="right")
+    table.add_column(f"time / {escape(result.baseline)}", justify="right", min_width=6)
     table.add_column("99 % interval", justify="right", no_wrap=True)
-    table.add_column("verdict")
+    table.add_column("verdict", no_wrap=True)
     for candidate in result.candidates:
-        table.add_row(*_cells(candidate, kind), *_ratio_cells(result, candidate, kind))
-    table.add_row(*_cells(result.empty, kind), "", "", "", style="dim")
+        table.add_row(*_cells(candidate, kind, wide), *_ratio_cells(result, candidate, kind))
+    table.add_row(*_cells(result.empty, kind, wide), "", "", "", style="dim")
     return table
 
 
-def _cells(candidate: Candidate, kind: Kind) -> list[str]:
+_COLUMNS = ("median us", "99 % interval us", "p10 us", "p95 us", "over empty us")
+
+
+def _cells(candidate: Candidate, kind: Kind, wide: bool) -> list[str]:
     t = candidate.timing(kind)
     assert t is not None, "every candidate of a run is measured in the same kinds"
+    cells = [escape(candidate.name), number(t.median_us)]
+    if not wide:
+        return cells
     return [
-        escape(candidate.name),
-        number(t.median_us),
+        *cells,
         f"{number(t.median_low_us)} .. {number(t.median_high_us)}",
         number(t.p10_us),
         number(t.p95_us),
