@@ -29,6 +29,9 @@ except ImportError as error:
 NAME = "kernelbench_dist._C"
 DEFAULT_ARCHITECTURES = "8.0;9.0a;9.0+PTX"
 CXX_FLAGS = ["-O3", "-std=c++20", "-Wall", "-fvisibility=hidden"]
+# The shared libstdc++, which torch uses: where a compiler links the static one, two are in the
+# process, and the first number written to a stream (as in an error's message) is a crash.
+LINK_FLAGS = ["-l:libstdc++.so.6"] if sys.platform == "linux" else []
 NVCC_FLAGS = ["-O3", "-std=c++20", "--threads=2", "-Xcompiler=-fvisibility=hidden"]
 
 
@@ -108,6 +111,7 @@ def extension_and_stamp() -> tuple[Extension, dict[str, Any]]:
     stamp: dict[str, Any] = {"torch": torch.__version__, "cuda": None, "architectures": []}
     sources = sorted(map(str, Path("csrc").glob("*/*.cpp")))
     options: dict[str, Any] = {"include_dirs": [str(Path("csrc").resolve())]}
+    options["extra_link_args"] = LINK_FLAGS
     if home is None:
         print(f"kernelbench_dist: building the CPU part alone: {reason}.", file=sys.stderr)
         stamp["no_cuda_because"] = reason

@@ -17,9 +17,9 @@ from kernelbench_dist.timing import BenchResult
 
 # The example's sizes, and how it writes numbers and draws, are the benchmark's too.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
-from _shared import NOMINAL, Kind, Size, digits, draw, median
-from _shared import SIZES as SIZES  # for the scripts
-from _shared import parse_sizes as parse_sizes
+from _gather_linear_shared import NOMINAL, Kind, Size, digits, draw, median
+from _gather_linear_shared import SIZES as SIZES  # for the scripts
+from _gather_linear_shared import parse_sizes as parse_sizes
 
 LIMIT = 1.03  # of the reference, at every size
 

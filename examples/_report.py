@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import _shared
-from _shared import Kind, digits, median
+import _gather_linear_shared
+from _gather_linear_shared import Kind, digits, median
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -247,5 +247,5 @@ def draw(path: Path, results: Sequence[Result]) -> None:
     )
     lines = list(zip((result.size for result in results), forward, strict=True))
     title = f"{KINDS[kind]} of forward"
-    _shared.draw(path, heading, title, kind, {results[0].dtype: lines})
+    _gather_linear_shared.draw(path, heading, title, kind, {results[0].dtype: lines})
     print(f"wrote {path}")

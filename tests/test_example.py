@@ -249,20 +249,20 @@ def test_the_benchmark_on_a_cpu(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def benchmark(monkeypatch):
+def script(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARK.parent))
     return importlib.import_module
 
 
-def test_paths_are_kept_without_folders(benchmark):
+def test_paths_are_kept_without_folders(script):
     arguments = ["--quick", "--json", "/a b/c.json", "--plot=d/e.png", "--sizes", "4x12x32x56"]
-    assert benchmark("_setup").file_names_only(arguments) == [
+    assert script("_setup").file_names_only(arguments) == [
         *("--quick", "--json", "c.json", "--plot=e.png", "--sizes", "4x12x32x56")
     ]
 
 
-def test_the_commit(benchmark, monkeypatch):
-    setup = benchmark("_setup")
+def test_the_commit(script, monkeypatch):
+    setup = script("_setup")
     monkeypatch.setenv("GIT_COMMIT", "")  # as good as none
     monkeypatch.setattr(setup, "output_of", lambda *command: "from git")
     assert setup.commit() == "from git"
@@ -272,8 +272,8 @@ def test_the_commit(benchmark, monkeypatch):
     assert setup.commit() == "said"
 
 
-def test_checks_say_how_many_cells_were_measured_again(benchmark):
-    tables = benchmark("_tables")
+def test_checks_say_how_many_cells_were_measured_again(script):
+    tables = script("_tables")
     data = json.loads((ROOT / "benchmarks/results/all_gather_linear-h200.json").read_text())
     assert data["environment"]["commit"] == "42cb423"
     assert not any("/" in argument for argument in data["arguments"])
@@ -292,8 +292,8 @@ def test_checks_say_how_many_cells_were_measured_again(benchmark):
         assert check.detail == kept["detail"] + "; of 55 cells 1 measured again"
 
 
-def test_the_ways_without_a_gpu(benchmark, monkeypatch, capsys):
-    ways = benchmark("all_gather_linear_ways")
+def test_the_ways_without_a_gpu(script, monkeypatch, capsys):
+    ways = script("all_gather_linear_ways")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(Path, "write_text", None)
     assert ways.main(["--quick"]) == 0
@@ -303,8 +303,8 @@ def test_the_ways_without_a_gpu(benchmark, monkeypatch, capsys):
     assert "'int8' is not one of float32, tf32" in capsys.readouterr().err
 
 
-def test_the_summary_of_the_ways(benchmark):
-    summary = benchmark("all_gather_linear_ways").summary
+def test_the_summary_of_the_ways(script):
+    summary = script("all_gather_linear_ways").summary
     us = {"reference": 4.0, "chosen": 2.0, "way 0": 1.6, "way 1": 3.0}
     ours, theirs = ({"kernel": kernel, "us": us} for kernel in ("dot", "fallback"))
     assert summary("tf32", [ours, theirs]) == (
@@ -315,10 +315,10 @@ def test_the_summary_of_the_ways(benchmark):
 
 
 @pytest.mark.gpu
-def test_the_ways_on_a_gpu(benchmark, tmp_path, capsys):
+def test_the_ways_on_a_gpu(script, tmp_path, capsys):
     path = tmp_path / "a.json"
     options = ["--quick", "--count", "2", "--dtypes", "float16,tf32", "--json", str(path)]
-    assert benchmark("all_gather_linear_ways").main(options) == 0
+    assert script("all_gather_linear_ways").main(options) == 0
     data = json.loads(path.read_text())
     ways = torch.ops.kernelbench_dist._all_gather_linear_ways()
     for dtype in ("float16", "tf32"):
@@ -335,8 +335,8 @@ def test_the_ways_on_a_gpu(benchmark, tmp_path, capsys):
         (["--json", "/nowhere/at/all.json"], "there is no folder"),
     ],
 )
-def test_bad_input_to_the_benchmark(benchmark, capsys, options, message):
+def test_bad_input_to_the_benchmark(script, capsys, options, message):
     with pytest.raises(SystemExit) as stop:
-        benchmark("all_gather_linear").main(options)
+        script("all_gather_linear").main(options)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err

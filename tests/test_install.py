@@ -19,6 +19,10 @@ import kernelbench_dist as k, kernelbench_dist.problems as p, torch, pathlib
 assert k.build_info().extension, k.build_info()
 x, w = torch.ones(2, 5, 3), torch.ones(4, 6)
 assert torch.ops.kernelbench_dist.all_gather_linear(x, w).tolist() == [[6.0] * 4] * 5
+try:
+    torch.ops.kernelbench_dist.all_gather_linear(x, w[:, :5])
+except RuntimeError as error:
+    assert "got shape [4, 5]" in str(error), error
 assert len(p.list_problems()) and p.load("level2/47").Model
 assert pathlib.Path(k.__file__).with_name("py.typed").is_file()
 print(k.__file__, p.__file__)
@@ -58,8 +62,15 @@ def environment(tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_wheel_from_the_sdist(tree, environment, tmp_path):
-    """An sdist, a wheel from it without isolation, and that wheel in a fresh environment."""
-    cpu = {"KERNELBENCH_DIST_CUDA": "0"}
+    """An sdist, a wheel from it without isolation, and that wheel in a fresh environment.
+
+    Built by a compiler that would link libstdc++ statically: with two in the process, the first
+    number in an error's message was a segmentation fault.
+    """
+    compiler = tmp_path / "static-g++"
+    compiler.write_text('#!/bin/sh\nexec g++ -static-libstdc++ "$@"\n')
+    compiler.chmod(0o755)
+    cpu = {"KERNELBENCH_DIST_CUDA": "0", "CXX": str(compiler)}
     run(sys.executable, "setup.py", "--quiet", "sdist", cwd=tree)
     sdist = next(tree.glob("dist/*.tar.gz"))
     pip = (sys.executable, "-m", "pip")
