@@ -28,8 +28,8 @@ from typing import NamedTuple, NoReturn
 
 import _report
 import torch
-from _report import BadInputError
 from _gather_linear_shared import SIZES, Size, parse_sizes, positive
+from _report import BadInputError
 from rich.console import Console
 from rich.progress import Progress
 
