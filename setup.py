@@ -110,8 +110,8 @@ def extension_and_stamp() -> tuple[Extension, dict[str, Any]]:
         refuse(f"KERNELBENCH_DIST_CUDA=1 and the CUDA part cannot be built: {reason}")
     stamp: dict[str, Any] = {"torch": torch.__version__, "cuda": None, "architectures": []}
     sources = sorted(map(str, Path("csrc").glob("*/*.cpp")))
-    options: dict[str, Any] = {"include_dirs": [str(Path("csrc").resolve())]}
-    options["extra_link_args"] = LINK_FLAGS
+    include = str(Path("csrc").resolve())
+    options: dict[str, Any] = {"include_dirs": [include], "extra_link_args": LINK_FLAGS}
     if home is None:
         print(f"kernelbench_dist: building the CPU part alone: {reason}.", file=sys.stderr)
         stamp["no_cuda_because"] = reason
