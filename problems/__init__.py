@@ -26,7 +26,7 @@ import torch
 import kernelbench_dist.distributed_collectives as _collectives
 from kernelbench_dist.distributed_collectives import jitter as _jitter
 
-__all__ = ["Problem", "ProblemError", "list_problems", "load"]
+__all__ = ["Problem", "ProblemError", "find", "list_problems", "load"]
 
 _ROOT = Path(__file__).resolve().parent
 _FORMS = "a path, or a name such as 'level2/47', '47' or '47_virtual_all_gather_concat_linear'"
@@ -92,7 +92,7 @@ def load(path_or_name: str | os.PathLike[str]) -> Problem:
     >>> [tuple(x.shape) for x in problem.get_inputs(jitter=False)]
     [(4, 12, 32)]
     """
-    name, path = _find(path_or_name)
+    name, path = find(path_or_name)
     notes: list[str] = []
     module = types.ModuleType(f"kernelbench_dist_problem_{next(_load_count)}_{path.stem}")
     module.__file__ = str(path)
@@ -129,7 +129,12 @@ def _parts(path: Path, names: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     return names["Model"], names["get_inputs"], names["get_init_inputs"]
 
 
-def _find(path_or_name: str | os.PathLike[str]) -> tuple[str, Path]:
+def find(path_or_name: str | os.PathLike[str]) -> tuple[str, Path]:
+    """The full name and the file of a problem, which is not run. Takes and raises as `load`.
+
+    >>> find("47")[0]
+    'level2/47_virtual_all_gather_concat_linear'
+    """
     if not isinstance(path_or_name, (str, os.PathLike)):
         raise TypeError(f"expected {_FORMS}; got {path_or_name!r}")
     path = Path(path_or_name)

@@ -228,4 +228,4 @@ def test_gather_linear_varies_in_rows_only() -> None:
 @pytest.mark.parametrize("shape", [(2, 12, 64), (4, 32), (4, 12, 33)])
 def test_gather_linear_refuses_another_split(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=re.escape(f"(4, B, 32), got {shape}")):
-        load("47").Model()(torch.zeros(shape))
+        load("47").Model(4, 32, 56)(torch.zeros(shape))

@@ -15,8 +15,8 @@ import pytest
 import torch
 from hypothesis import given
 
+from kernelbench_dist import _compare as compare
 from kernelbench_dist import distributed_collectives, testing
-from kernelbench_dist.testing import _matches as matches
 from kernelbench_dist.testing import (
     assert_matches,
     linear_oracle,
@@ -219,13 +219,13 @@ def test_pieces_cover_every_element_once(
     shape: tuple[int, ...], piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = np.zeros(shape, dtype=int)
-    for part in matches._pieces(shape, piece):
+    for part in compare.pieces(shape, piece):
         counts[part] += 1
         assert counts[part].size <= piece
     assert (counts == 1).all()
     if counts.size == 0:
         return
-    monkeypatch.setattr(matches, "_PIECE", piece)
+    monkeypatch.setattr(compare, "PIECE", piece)
     x = torch.arange(float(counts.size)).view(shape)
     wrong = x.double().numpy().copy()
     where = np.unravel_index(counts.size * 2 // 3, shape)

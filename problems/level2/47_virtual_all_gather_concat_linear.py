@@ -28,18 +28,29 @@ B = 12  # rows, the nominal number
 H = 32  # features on one rank
 K = 56  # output features
 
+SIZES = {
+    "tiny": {"R": 4, "B": 12, "H": 32, "K": 56},
+    "small": {"R": 8, "B": 512, "H": 128, "K": 1024},
+    "large": {"R": 8, "B": 8192, "H": 1024, "K": 4096},
+    "awkward": {"R": 3, "B": 127, "H": 61, "K": 211},
+}
+VARIES = ("B",)
+
 
 class Model(nn.Module):
-    """x (R, B, H) -> y (B, K)."""
+    """x (ranks, B, features) -> y (B, outputs)."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int, features: int, outputs: int) -> None:
         super().__init__()
-        self.proj = nn.Linear(R * H, K)
+        self.ranks, self.features = ranks, features
+        self.proj = nn.Linear(ranks * features, outputs)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         # Checked, because the same product with R and H traded would give a wrong answer silently.
-        if x.dim() != 3 or x.shape[0] != R or x.shape[2] != H:
-            raise ValueError(f"x must have shape ({R}, B, {H}), got {tuple(x.shape)}")
+        if x.dim() != 3 or x.shape[0] != self.ranks or x.shape[2] != self.features:
+            raise ValueError(
+                f"x must have shape ({self.ranks}, B, {self.features}), got {tuple(x.shape)}"
+            )
         return self.proj(torch.cat(x.unbind(0), dim=-1))
 
 
@@ -53,5 +64,12 @@ def get_inputs(generator: torch.Generator | None = None, jitter: bool = True) ->
     return [x.to(default_device())]
 
 
-def get_init_inputs() -> list[object]:
-    return []
+def get_init_inputs() -> list[int]:
+    return [R, H, K]
+
+
+def get_cost(x: torch.Tensor) -> tuple[int, int]:
+    """Bytes that must move (x, weight, bias and y, once each) and FLOPs (two for each product)."""
+    ranks, rows, features = x.shape
+    elements = x.numel() + K * ranks * features + K + rows * K
+    return elements * x.element_size(), 2 * rows * K * ranks * features

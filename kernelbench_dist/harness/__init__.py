@@ -1,0 +1,42 @@
+"""The judge: whether a submission does what a problem's reference does, and how fast.
+
+- `compile_kernel`: load it and build what it builds, with the compiler's messages.
+- `run_correctness`: its answers against the reference in float64.
+- `static_check`: what its source says of tricks.
+- `submit_kernel`: all of these, then time, memory and launches, in one verdict.
+- `fuzz`: the smallest sizes, values and layout at which it is wrong; `replay`: such a case again.
+- `check_problem`: whether a problem can judge at all.
+"""
+
+from kernelbench_dist.harness._fuzz import fuzz
+from kernelbench_dist.harness._fuzz_cases import FuzzResult, ReplayResult
+from kernelbench_dist.harness._fuzz_store import replay
+from kernelbench_dist.harness._judge import check_problem, compile_kernel, run_correctness
+from kernelbench_dist.harness._results import (
+    CompileResult,
+    CorrectnessResult,
+    ProblemResult,
+    StaticResult,
+    SubmitResult,
+)
+from kernelbench_dist.harness._static import static_check
+from kernelbench_dist.harness._submit import submit_kernel
+from kernelbench_dist.harness._verdicts import Verdict
+
+__all__ = [
+    "CompileResult",
+    "CorrectnessResult",
+    "FuzzResult",
+    "ProblemResult",
+    "ReplayResult",
+    "StaticResult",
+    "SubmitResult",
+    "Verdict",
+    "check_problem",
+    "compile_kernel",
+    "fuzz",
+    "replay",
+    "run_correctness",
+    "static_check",
+    "submit_kernel",
+]

@@ -1,0 +1,421 @@
+"""One submission, or none, against one problem: the steps that the tools are made of."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelbench_dist import problems
+from kernelbench_dist.harness import _values
+from kernelbench_dist.harness._builds import build_for
+from kernelbench_dist.harness._channel import DTYPES
+from kernelbench_dist.harness._process import MachineError
+from kernelbench_dist.harness._results import Build, Options, Trial
+from kernelbench_dist.harness._sandbox import FULL_LANDLOCK
+from kernelbench_dist.harness._side import JudgedError, Limits, ReferenceSide, Side
+from kernelbench_dist.harness._submission import Submission
+from kernelbench_dist.harness._verdicts import Verdict
+
+_RUNS = ("poisoned", "plain", "plain")
+_CHECK_DRAWS = 3
+_SAME_SHAPE_TRIES = 200
+
+Progress = Callable[[str], None]
+"""takes what is being done, in a few words"""
+
+
+def silent(_: str) -> None:
+    """Progress that nobody watches."""
+
+
+@dataclass(frozen=True)
+class ProblemInfo:
+    """What a problem file declares; see docs/harness.md."""
+
+    name: str
+    path: Path
+    sha256: str
+    constants: Mapping[str, int]
+    sizes: Mapping[str, Mapping[str, int]]
+    varies: tuple[str, ...]
+    right_trivial_answers: frozenset[str]
+    backward: bool
+    deterministic: bool
+    world_size: int
+
+
+@dataclass
+class Draw:
+    """Inputs on all ranks: how they are packed, and the tensors (and cotangents) of each rank."""
+
+    id: int
+    seed: int
+    packed: list[Any]
+    counts: list[int]
+    tensors: list[list[torch.Tensor]]
+
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of the inputs of all ranks."""
+        pairs = zip(self.tensors, self.counts, strict=True)
+        return tuple(tuple(t.shape) for ts, n in pairs for t in ts[:n])
+
+    def nbytes(self) -> int:
+        return sum(t.numel() * t.element_size() for ts in self.tensors for t in ts)
+
+
+@dataclass
+class Session:
+    """Workers for a problem and a submission, and what has been found out so far.
+
+    All methods raise JudgedError as soon as the verdict is known.
+    """
+
+    problem: str | Path
+    options: Options
+    limits: Limits
+    submission: Submission | None = None
+    builds: list[Build] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    progress: Progress = silent
+
+    def __post_init__(self) -> None:
+        self.name, self.path = problems.find(self.problem)
+        self._stack = contextlib.ExitStack()
+        self._next_id = 0
+        self.info: ProblemInfo
+        self.reference: ReferenceSide
+        self.candidate: Side
+        self.jitter = not self.options.sizes
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    # The problem
+
+    def open_problem(self) -> ProblemInfo:
+        """Start the reference's workers and load the problem in them."""
+        self.progress(f"loading the problem {self.name}")
+        world_size = 1
+        while True:
+            self.reference = self._side(ReferenceSide, "reference", world_size)
+            reply, _ = self.reference.ask("load", self._load(self.reference))[0]
+            if reply["world_size"] == world_size:
+                break
+            # Only the file knows how many ranks its program has.
+            world_size = reply["world_size"]
+            if not 1 <= world_size <= 64:
+                raise JudgedError(
+                    Verdict.PROBLEM_ERROR, f"WORLD_SIZE is {world_size}; 1 to 64 is accepted"
+                )
+            self.reference.close()
+        self.info = ProblemInfo(
+            name=reply["name"],
+            path=Path(reply["path"]),
+            sha256=reply["sha256"],
+            constants=reply["constants"],
+            sizes=reply["sizes"],
+            varies=tuple(reply["varies"]),
+            right_trivial_answers=frozenset(reply["right_trivial_answers"]),
+            backward=reply["backward"],
+            deterministic=reply["deterministic"],
+            world_size=world_size,
+        )
+        return self.info
+
+    def construct_reference(self, seed: int, sizes: Mapping[str, int]) -> Any:
+        """Build Model on every rank, with the same parameters; returns its arguments.
+
+        Sizes that are not given are the problem's own.
+        """
+        self._constructed = self.reference.ask(
+            "construct", {"seed": seed, "sizes": dict(sizes)}, step="Model(...)"
+        )
+        return self._constructed[0][0]["args"]
+
+    def draw(self, seed: int, *, jitter: bool | None = None, values: str = "normal") -> Draw:
+        """Inputs from a seed, on every rank its own. values: one of `_draws.VALUES`."""
+        new_id = self.new_id()
+        seeds = [derived(seed, f"rank {r}") for r in range(self.info.world_size)]
+        replies = self.reference.ask(
+            "draw",
+            {
+                "id": new_id,
+                "jitter": self.jitter if jitter is None else jitter,
+                "values": values,
+            },
+            each=[{"seed": s} for s in seeds],
+            step="get_inputs()",
+        )
+        return Draw(
+            new_id,
+            seed,
+            [reply["inputs"] for reply, _ in replies],
+            [reply["count"] for reply, _ in replies],
+            [tensors for _, tensors in replies],
+        )
+
+    def draw_like(self, shapes: Any, seed: int, *, jitter: bool | None = None) -> Draw | None:
+        """Inputs of the given shapes, None where many seeds do not give them."""
+        for attempt in range(_SAME_SHAPE_TRIES):
+            draw = self.draw(derived(seed, f"again {attempt}") if attempt else seed, jitter=jitter)
+            if draw.shapes() == shapes:
+                return draw
+            self.reference.ask("drop", {"id": draw.id})
+        return None
+
+    def expect(self, draw: Draw) -> list[_values.Expected]:
+        """The exact outputs for a draw, on every rank."""
+        result = []
+        for reply, tensors in self.reference.ask("expect", {"id": draw.id}, step="forward()"):
+            count = len(tensors) // 2
+            result.append(
+                _values.Expected(
+                    names=tuple(reply["names"]),
+                    dtypes=tuple(DTYPES[d] for d in reply["dtypes"]),
+                    values=tuple(tensors[:count]),
+                    bounds=tuple(tensors[count:]),
+                )
+            )
+        return result
+
+    # The submission
+
+    def open_submission(self) -> None:
+        """Start the submission's workers, load the file, and build what it builds."""
+        assert self.submission is not None
+        self.progress("loading the submission")
+        self.candidate = self._side(Side, "submission", self.info.world_size)
+        if self.candidate.landlock < FULL_LANDLOCK:
+            self._note(
+                f"Landlock {self.candidate.landlock} (of {FULL_LANDLOCK}): the submission's "
+                "process was not fully confined, see docs/harness.md"
+            )
+        name = Path(self.submission.name).stem if self.submission.name != "<source>" else ""
+        stem = name if name.isidentifier() else "submission"
+        message = {**self._load(self.candidate), "text": self.submission.text}
+        # Another name than any module's, so that it hides none.
+        message["file"] = f"{stem}_{self.submission.sha256[:8]}.py"
+        self.candidate.ask("load", message, step="the file")
+
+    def restart_submission(self) -> None:
+        """A fresh process for the submission."""
+        self.candidate.close()
+        self.open_submission()
+
+    def construct_submission(self) -> bool:
+        """Build ModelNew with the arguments and the parameters of the reference as it is now.
+
+        Returns whether it takes no arguments, and so runs at its own sizes only.
+        """
+        each = [reply for reply, _ in self._constructed]
+        replies = self.candidate.ask(
+            "construct",
+            each=[{k: r[k] for k in ("args", "state", "parameters")} for r in each],
+            tensors=[tensors for _, tensors in self._constructed],
+            step="ModelNew(...)",
+        )
+        fixed = replies[0][0].get("fixed_sizes") is True
+        if fixed:
+            self._note("ModelNew takes no arguments: it runs at the sizes that it holds itself")
+        return fixed
+
+    def put(self, draw: Draw, *, layout: str = "contiguous") -> None:
+        """Hand a draw to the submission."""
+        self._put(self.candidate, draw, layout)
+
+    def put_reference(self, draw: Draw) -> None:
+        """Hand the reference a draw that it has made and not kept."""
+        self._put(self.reference, draw, "contiguous")
+
+    def new_id(self) -> int:
+        self._next_id += 1
+        return self._next_id
+
+    def trial(self, seed: int, sizes: Mapping[str, int]) -> Trial:
+        """One draw, judged, then another of the same shapes, by the same ModelNew.
+
+        What a module keeps from its first inputs is wrong for the second. The seed is that of the
+        first. Raises JudgedError only where the submission did not run.
+        """
+        self.construct_reference(seed, sizes)
+        draw = self.draw(seed)
+        self.construct_submission()
+        first = self.judge_draw(draw, sizes)
+        other = self.draw_like(draw.shapes(), derived(seed, "other")) if first.passed else None
+        if other is None:
+            return first
+        second = self.judge_draw(other, sizes)
+        if second.passed:
+            return first
+        reason = f"on other inputs, after the first were right: {second.reason}"
+        return second.model_copy(update={"seed": seed, "reason": reason})
+
+    def judge_draw(
+        self, draw: Draw, sizes: Mapping[str, int], *, layout: str = "contiguous"
+    ) -> Trial:
+        """Run the submission on a draw and compare. It is put, and dropped in the end."""
+        self.put(draw, layout=layout)
+        expected = self.expect(draw)
+
+        def trial(fault: _values.Fault | None, **found: Any) -> Trial:
+            return Trial(
+                seed=draw.seed,
+                sizes=dict(sizes),
+                shapes=draw.shapes(),
+                verdict=fault.verdict if fault else Verdict.PASSED,
+                reason=fault.reason if fault else "it agrees with the reference",
+                **found,
+            )
+
+        runs: list[list[list[torch.Tensor]]] = []
+        for mode in _RUNS:
+            got = self._run(draw, mode, expected)
+            if isinstance(got, _values.Fault):
+                return trial(got)
+            runs.append(got)
+        unchanged = self.candidate.ask("check", {"id": draw.id})
+        self.candidate.ask("drop", {"id": draw.id})
+        if not all(reply.get("unchanged") is True for reply, _ in unchanged):
+            return trial(
+                _values.Fault(
+                    Verdict.INPUT_MUTATED, "its inputs, or the bytes beside them, have changed"
+                )
+            )
+        outputs, fault = self._compare(runs, expected)
+        equal = all(_values.same_bits(a, b) for a, b in zip(runs[1], runs[2], strict=True))
+        if fault is None and not equal and self.info.deterministic:
+            fault = _values.Fault(
+                Verdict.NONDETERMINISTIC,
+                "two runs on the same inputs differ in some bits, and the problem allows none",
+            )
+        return trial(fault, bitwise_equal=equal, outputs=tuple(outputs))
+
+    def _put(self, side: Side, draw: Draw, layout: str) -> None:
+        side.ask(
+            "put",
+            {"id": draw.id, "layout": layout},
+            draw.tensors,
+            each=[
+                {"inputs": packed, "count": count}
+                for packed, count in zip(draw.packed, draw.counts, strict=True)
+            ],
+            step="taking its inputs",
+        )
+
+    def _run(
+        self, draw: Draw, mode: str, expected: Sequence[_values.Expected]
+    ) -> list[list[torch.Tensor]] | _values.Fault:
+        """One run on all ranks: the outputs of each, or what is wrong with their kind."""
+        most = [e.nbytes() for e in expected]
+        each = [
+            {
+                "most_bytes": 2 * n + (1 << 20),
+                "largest_output_bytes": max(
+                    (v.numel() * d.itemsize for v, d in zip(e.values, e.dtypes, strict=True)),
+                    default=0,
+                ),
+            }
+            for n, e in zip(most, expected, strict=True)
+        ]
+        replies = self.candidate.ask(
+            "run",
+            {"id": draw.id, "mode": mode},
+            each=each,
+            most_bytes=2 * max(most) + (1 << 20),
+            step="forward()",
+        )
+        device = torch.device(self.options.device).type
+        for rank, ((reply, tensors), wanted) in enumerate(zip(replies, expected, strict=True)):
+            fault = _values.wrong_kind(wanted, reply["outputs"], reply["shapes"], device)
+            if fault is None:
+                right = [(d, v.shape) for d, v in zip(wanted.dtypes, wanted.values, strict=True)]
+                if [(t.dtype, t.shape) for t in tensors] != right:
+                    fault = _values.Fault(
+                        Verdict.INCORRECT_SHAPE, "the bytes that came back are not its outputs"
+                    )
+            if fault is not None:
+                on_rank = f"rank {rank}: " if self.info.world_size > 1 else ""
+                return _values.Fault(fault.verdict, on_rank + fault.reason)
+            if reply.get("new_threads"):
+                self._note(f"forward() left {reply['new_threads']} thread(s) running")
+        return [tensors for _, tensors in replies]
+
+    def _compare(
+        self, runs: Sequence[Sequence[Sequence[torch.Tensor]]], expected: Sequence[_values.Expected]
+    ) -> tuple[list[Any], _values.Fault | None]:
+        """All runs against the exact values: the outputs of the first wrong run, or the first."""
+        shown: list[Any] = []
+        first: _values.Fault | None = None
+        for mode, run in zip(_RUNS, runs, strict=True):
+            found = [_values.compare(e, run[r], r) for r, e in enumerate(expected)]
+            fault = next((f for _, f in found if f is not None), None)
+            if not shown or (fault and first is None):
+                shown = [output for outputs, _ in found for output in outputs]
+            if fault and first is None:
+                first = fault
+                if mode == "poisoned" and fault.verdict is Verdict.NOT_FINITE:
+                    said = f"{fault.reason}; new memory held NaN in this run"
+                    return shown, _values.Fault(fault.verdict, said)
+        noisy = first is not None and any(
+            _values.differ_beyond(e, a, b)
+            for e, a, b in zip(expected, runs[1], runs[2], strict=True)
+        )
+        if noisy and first is not None:
+            first = _values.Fault(
+                Verdict.NONDETERMINISTIC,
+                f"two runs on the same inputs differ by more than rounding; {first.reason}",
+            )
+        return shown, first
+
+    def _note(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _side(self, kind: type[Any], name: str, world_size: int) -> Any:
+        where = torch.device(self.options.device)
+        if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
+            raise JudgedError(
+                Verdict.ENVIRONMENT_ERROR,
+                f"device is {where}, and torch sees {torch.cuda.device_count()} CUDA device(s)",
+            )
+        try:
+            side = kind(
+                name,
+                device=self.options.device,
+                dtype=self.options.dtype,
+                backward=self.options.backward,
+                world_size=world_size,
+                limits=self.limits,
+                build=self._build if name == "submission" else None,
+            )
+        except MachineError as error:
+            raise JudgedError(Verdict.ENVIRONMENT_ERROR, str(error)) from error
+        return self._stack.enter_context(side)
+
+    def _load(self, side: Side) -> dict[str, Any]:
+        return {"path": str(self.path), "rendezvous": side.rendezvous}
+
+    def _build(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Build what a worker of the submission asks for; every rank asks for the same."""
+        return build_for(message, self.builds, self.limits.build_s, self.progress)
+
+
+def new_seed() -> int:
+    """A seed that nobody can guess."""
+    return secrets.randbits(62)
+
+
+def derived(seed: int, what: str) -> int:
+    """A seed for one purpose, from which no other can be told."""
+    digest = hashlib.blake2b(f"{seed}/{what}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 2

@@ -1,0 +1,182 @@
+"""The two sides that the judge drives: the reference's workers and the submission's, one a rank."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernelbench_dist.harness._channel import ChannelError
+from kernelbench_dist.harness._process import Worker, WorkerEndedError, soon
+from kernelbench_dist.harness._verdicts import Verdict
+
+Reply = tuple[dict[str, Any], list[torch.Tensor]]
+Build = Callable[[dict[str, Any]], dict[str, Any]]
+
+_START_S = 300.0
+
+
+class JudgedError(Exception):
+    """The judgement has come to its end: a verdict other than PASSED, and the reason."""
+
+    def __init__(self, verdict: Verdict, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.verdict, self.reason, self.detail = verdict, reason, detail
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one step (a load, a call), of a worker's memory, and of one build."""
+
+    step_s: float = 60.0
+    memory_bytes: int | None = None
+    build_s: float = 600.0
+
+
+class Side:
+    """All workers of one side.
+
+    build: builds an extension on behalf of a worker that asks for it; None where none may ask.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        device: str,
+        dtype: str | None,
+        backward: bool,
+        world_size: int,
+        limits: Limits,
+        build: Build | None = None,
+    ) -> None:
+        self.name = name
+        self.limits = limits
+        self.landlock = 0
+        self._build = build
+        self._stack = contextlib.ExitStack()
+        self.rendezvous: str | None = None
+        try:
+            if world_size > 1:
+                folder = self._stack.enter_context(tempfile.TemporaryDirectory())
+                os.chmod(folder, 0o700)
+                self.rendezvous = os.path.join(folder, "group")
+            self.workers = [
+                self._stack.enter_context(
+                    Worker(
+                        memory_limit_bytes=limits.memory_bytes,
+                        # The group's store is a file beside the worker's folder.
+                        sandbox=name == "submission" and world_size == 1,
+                    )
+                )
+                for _ in range(world_size)
+            ]
+            first = {"side": name, "device": device, "dtype": dtype, "backward": backward}
+            for rank, worker in enumerate(self.workers):
+                worker.send({**first, "rank": rank, "world_size": world_size})
+            for worker in self.workers:
+                message, _ = worker.receive(deadline=soon(_START_S))
+                self.landlock = message["landlock"]
+        except (WorkerEndedError, ChannelError, KeyError) as error:
+            self._stack.close()
+            raise JudgedError(
+                Verdict.ENVIRONMENT_ERROR, f"a worker does not start: {error}"
+            ) from error
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Side:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill all workers, and wait until they are gone."""
+        self._stack.close()
+
+    def ask(
+        self,
+        do: str,
+        message: dict[str, Any] | None = None,
+        tensors: Sequence[Sequence[torch.Tensor]] | None = None,
+        *,
+        each: Sequence[dict[str, Any]] | None = None,
+        most_bytes: int = 1 << 62,
+        step: str | None = None,
+    ) -> list[Reply]:
+        """The answers of all ranks to one request.
+
+        message: for every rank; each: more of it for each rank. tensors: for each rank.
+        Raises JudgedError where a rank fails, whichever way.
+        """
+        step = step or do
+        base = {**(message or {}), "do": do}
+        seconds = self.limits.step_s
+        try:
+            for rank, worker in enumerate(self.workers):
+                own = each[rank] if each else {}
+                sent = tensors[rank] if tensors else ()
+                worker.send({**base, **own}, sent, deadline=soon(seconds))
+            return [self._answer(w, seconds, most_bytes, step) for w in self.workers]
+        except WorkerEndedError as error:
+            raise self._ended(error, step) from None
+        except ChannelError as error:
+            raise JudgedError(
+                Verdict.RUNTIME_ERROR, f"{step}: what came back is no answer: {error}"
+            ) from None
+
+    def _answer(self, worker: Worker, seconds: float, most_bytes: int, step: str) -> Reply:
+        while True:
+            message, tensors = worker.receive(deadline=soon(seconds), most_bytes=most_bytes)
+            if "build" in message and self._build is not None:
+                worker.send(self._build(message["build"]), deadline=soon(seconds))
+            elif "error" in message:
+                raise self._raised(message["error"], step)
+            elif message.get("ok") is True:
+                return message, tensors
+            else:
+                raise ChannelError(f"unexpected fields {sorted(map(str, message))[:5]}")
+
+    def _ended(self, error: WorkerEndedError, step: str) -> JudgedError:
+        verdict = {"time": Verdict.TIMEOUT, "memory": Verdict.OUT_OF_MEMORY}.get(
+            error.why, Verdict.RUNTIME_ERROR
+        )
+        reason = f"{step}: {error}"
+        if error.why == "time":
+            reason = f"{step} did not finish within {self.limits.step_s:g} s"
+        return JudgedError(verdict, reason, error.output)
+
+    def _raised(self, error: dict[str, Any], step: str) -> JudgedError:
+        kind, text = str(error.get("type")), str(error.get("message"))
+        first_line = next(iter(text.splitlines()), "")[:500]
+        place = f" ({error['at']})" if error.get("at") else ""
+        verdict = Verdict.RUNTIME_ERROR
+        if kind == "ParametersDifferError":
+            return JudgedError(Verdict.PARAMETERS_DIFFER, first_line)
+        if kind in ("SyntaxError", "IndentationError", "TabError", "FlagError"):
+            verdict = Verdict.COMPILE_ERROR
+        elif kind == "BuildFailedError":
+            return JudgedError(Verdict.COMPILE_ERROR, first_line, text)
+        elif error.get("memory"):
+            verdict = Verdict.OUT_OF_MEMORY
+        said = f"{kind}: {first_line}" if first_line else kind
+        return JudgedError(verdict, f"{step} raised {said}{place}", str(error.get("traceback")))
+
+
+class ReferenceSide(Side):
+    """The reference's workers: whatever goes wrong in them is the problem's fault."""
+
+    def ask(self, *args: Any, **options: Any) -> list[Reply]:
+        try:
+            return super().ask(*args, **options)
+        except JudgedError as error:
+            raise JudgedError(
+                Verdict.PROBLEM_ERROR, f"in the problem, {error.reason}", error.detail
+            ) from None

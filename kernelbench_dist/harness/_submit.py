@@ -1,0 +1,265 @@
+"""submit_kernel: everything about a submission in one verdict."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelbench_dist.harness import _device, _timing
+from kernelbench_dist.harness._judge import (
+    Found,
+    Head,
+    Sizes,
+    check_syntax,
+    judge_correctness,
+    make_limits,
+    make_options,
+)
+from kernelbench_dist.harness._results import (
+    Build,
+    Kind,
+    Launches,
+    Memory,
+    SpeedOfLight,
+    SubmitResult,
+)
+from kernelbench_dist.harness._session import Draw, Progress, Session, derived, silent
+from kernelbench_dist.harness._side import JudgedError, Side
+from kernelbench_dist.harness._static import static_check
+from kernelbench_dist.harness._submission import Submission, read_submission
+from kernelbench_dist.harness._verdicts import Verdict
+from kernelbench_dist.timing import BenchResult
+from kernelbench_dist.timing._stats import MIN_ROUNDS
+
+# Operators of torch that only allocate, look at memory in another way, or move it.
+_FREE_OPERATORS = re.compile(
+    r"aten\.(empty\w*|new_\w+|zeros\w*|ones\w*|full\w*|zero_|fill_|view\w*|_unsafe_view|reshape|"
+    r"as_strided|expand|permute|transpose|t|squeeze|unsqueeze|select|slice|unbind|split\w*|detach|"
+    r"alias|clone|contiguous|copy_|_to_copy|lift_fresh|resize_|set_|_local_scalar_dense)\b"
+)
+_MOST_LIBRARY_SHARE = 0.5
+# A cold call cannot be faster than the datasheet; this much is left to the clocks of the events.
+_FLOOR_SLACK = 0.95
+
+
+def submit_kernel(
+    source: str | Path,
+    problem: str | Path,
+    *,
+    dtype: str | torch.dtype | None = None,
+    sizes: Sizes = None,
+    trials: int = 5,
+    seed: int | None = None,
+    device: str | None = None,
+    backward: bool | None = None,
+    static: bool = True,
+    rounds: int = 20,
+    min_time_ms: float = 2.0,
+    timeout_s: float = 60.0,
+    build_timeout_s: float = 600.0,
+    memory_limit_bytes: int | None = None,
+    progress: Progress | None = None,
+) -> SubmitResult:
+    """Judge a submission whole: static check, build, correctness, then time, memory and launches.
+
+    Args:
+        source, problem, dtype, sizes, trials, seed, device, backward, timeout_s, build_timeout_s,
+            memory_limit_bytes, progress: as for `run_correctness`. Time is taken at the last of
+            the sizes.
+        static: whether the static check may reject it.
+        rounds: of timing, each on inputs drawn anew, 8 or more.
+        min_time_ms: that one sample should last on a GPU.
+
+    Returns:
+        What was found until the verdict was known; what was not reached is None. On a CPU there is
+        call time only, and neither launches nor speed of light.
+    """
+    if type(rounds) is not int or rounds < MIN_ROUNDS:
+        raise ValueError(f"rounds is {rounds!r}; an int of {MIN_ROUNDS} or more is accepted")
+    if not 0 < min_time_ms < 1e6:
+        raise ValueError(f"min_time_ms is {min_time_ms!r}; a positive number is accepted")
+    options = make_options(
+        problem,
+        dtype=dtype,
+        sizes=sizes,
+        trials=trials,
+        seed=seed,
+        device=device,
+        backward=backward,
+    )
+    limits = make_limits(timeout_s, build_timeout_s, memory_limit_bytes)
+    submission = read_submission(source)
+    head, found, measured = Head(submission, problem), Found(options), dict[str, Any]()
+    tell = progress or silent
+    with head.judging():
+        check_syntax(submission)
+        tell("reading the source")
+        checked = static_check(source, problem)
+        measured["static"] = checked
+        if static and not checked.passed:
+            raise JudgedError(checked.verdict, f"static check: {checked.reason}")
+        with Session(problem, options, limits, submission, progress=tell) as session:
+            found.session = session
+            judge_correctness(session, sizes, backward, found)
+            at = session.options.sizes[-1] if session.options.sizes else {}
+            measured["timing_sizes"] = dict(at)
+            tell("waiting for the device")
+            with _device.exclusive(session.options.device) as waited:
+                measured["waited_seconds"] = waited
+                _measure(session, at, rounds, min_time_ms, measured)
+        head.reason = _summary(measured.get("timing"))
+    return SubmitResult(**head.fields(), **found.fields(submission), **measured)
+
+
+def _measure(
+    session: Session,
+    at: Mapping[str, int],
+    rounds: int,
+    min_time_ms: float,
+    measured: dict[str, Any],
+) -> None:
+    """Launches, memory and time, into `measured` as they are known. Raises JudgedError."""
+    assert session.submission is not None
+    seed = derived(session.options.seed, "measuring")
+    session.progress("counting launches and memory")
+    session.construct_reference(seed, at)
+    session.construct_submission()
+    draw = session.draw(seed, jitter=False)
+    session.put(draw)
+    kinds = kernel_names(session.builds, session.submission)
+    mine = _launches(session.candidate, draw, kinds)
+    theirs = _launches(session.reference, draw, None)
+    measured["launches"], measured["reference_launches"] = mine, theirs
+    if mine and theirs and mine.kernels:
+        measured["fusion_ratio"] = theirs.kernels / mine.kernels
+    _check_kind(session.submission.kind, mine, session.candidate, draw)
+    measured["memory"] = _memory(session.candidate, draw)
+    measured["reference_memory"] = _memory(session.reference, draw)
+    cost, _ = session.reference.ask("cost", {"id": draw.id})[0]
+    session.progress(f"timing, {rounds} rounds")
+    timing = _timing.measure(session, at, rounds=rounds, min_time_ms=min_time_ms)
+    measured["timing"] = timing
+    light = _speed_of_light(timing, cost, session.options.device, _judged_dtype(draw))
+    measured["speed_of_light"] = light
+    cold = timing["submission"].cold
+    if light and cold and cold.median_us < _FLOOR_SLACK * light.floor_us:
+        raise JudgedError(
+            Verdict.CHEATING,
+            f"with a cold L2 a call takes {cold.median_us:.3g} us, and its bytes and FLOPs take "
+            f"{light.floor_us:.3g} us at the peaks of this device",
+        )
+
+
+def kernel_names(builds: Sequence[Build], submission: Submission) -> frozenset[str]:
+    """What the submission's own kernels are called, as far as it is known."""
+    names = {re.sub(r"<.*|\(.*", "", k.name).split(" ")[-1] for b in builds for k in b.kernels}
+    return frozenset(names | set(re.findall(r"^def (\w+)\(", submission.text, re.MULTILINE)))
+
+
+def _launches(side: Side, draw: Draw, own: frozenset[str] | None) -> Launches | None:
+    """own: the names of the submission's kernels; None for the reference."""
+    reply, _ = side.ask("launches", {"id": draw.id}, step="profiling")[0]
+    kernels = reply.get("kernels")
+    if kernels is None:
+        return None
+    total = sum(us for _, us in kernels)
+    library = sum(us for name, us in kernels if own is None or not _is_own(name, own))
+    return Launches(
+        kernels=len(kernels),
+        copies=reply["copies"],
+        fills=reply["fills"],
+        names=tuple(name for name, _ in kernels),
+        library_share=library / total if total else 0.0,
+    )
+
+
+def _is_own(kernel: str, own: frozenset[str]) -> bool:
+    return any(re.search(rf"(^|\W){re.escape(name)}(\W|_|$)", kernel) for name in own if name)
+
+
+def _check_kind(kind: Kind, launches: Launches | None, side: Side, draw: Draw) -> None:
+    """A submission of a kernel's kind must do its work in kernels of its own."""
+    if kind == "torch":
+        return
+    if launches is not None and launches.kernels:
+        if launches.library_share > _MOST_LIBRARY_SHARE:
+            raise JudgedError(
+                Verdict.CHEATING,
+                f"it is of kind {kind!r}, and {launches.library_share:.0%} of its device time is "
+                f"in kernels that are not its own: {_listed(launches.names)}",
+            )
+        return
+    reply, _ = side.ask("launches", {"id": draw.id}, step="profiling")[0]
+    work = [op for op in reply["operators"] if not _FREE_OPERATORS.match(op)]
+    computes = [op for op in work if op.startswith("aten.")]
+    if computes:
+        raise JudgedError(
+            Verdict.CHEATING,
+            f"it is of kind {kind!r}, and computes with torch's own {_listed(computes)}",
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(sorted(set(names)))[:300]
+
+
+def _memory(side: Side, draw: Draw) -> Memory | None:
+    reply, _ = side.ask("memory", {"id": draw.id}, step="measuring memory")[0]
+    peak = reply["peak_above_inputs_bytes"]
+    if peak is None:
+        return None
+    return Memory(peak_above_inputs_bytes=peak, source="torch's CUDA allocator, in the second call")
+
+
+def _judged_dtype(draw: Draw) -> str:
+    floats = [t.dtype for ts in draw.tensors for t in ts if t.is_floating_point()]
+    return str(floats[0]).removeprefix("torch.") if floats else "float32"
+
+
+def _speed_of_light(
+    timing: BenchResult, cost: Mapping[str, Any], device: str, dtype: str
+) -> SpeedOfLight | None:
+    peaks = _device.peaks(device, dtype)
+    measured = timing["submission"]
+    used = measured.cold or measured.warm
+    if peaks is None or used is None:
+        return None
+    memory_us = 1e6 * cost["bytes"] / peaks.bytes_per_s
+    compute_us = 1e6 * cost["flops"] / peaks.flops_per_s if peaks.flops_per_s else 0.0
+    floor_us = max(memory_us, compute_us)
+    fraction = floor_us / used.median_us
+    if measured.launch_bound:
+        time_class = "launch-bound"
+    elif fraction < 0.4:
+        time_class = "latency-bound"
+    else:
+        time_class = "memory-bound" if memory_us >= compute_us else "compute-bound"
+    return SpeedOfLight(
+        bytes_moved=cost["bytes"],
+        flops=cost["flops"],
+        cost_source=cost["source"],
+        peak_bytes_per_s=peaks.bytes_per_s,
+        peak_flops_per_s=peaks.flops_per_s,
+        peak_source=peaks.source,
+        floor_us=floor_us,
+        time_us=used.median_us,
+        time_kind="cold" if measured.cold else "warm",
+        roofline_fraction=fraction,
+        time_class=time_class,
+    )
+
+
+def _summary(timing: BenchResult | None) -> str:
+    if timing is None:
+        return "it agrees with the reference"
+    ratio = timing.ratio("submission")
+    kind = "call time" if ratio.kind == "call" else f"device time, {ratio.kind} L2"
+    note = f" ({ratio.note})" if ratio.note else ""
+    return (
+        f"it agrees with the reference; {kind}: {ratio.verdict}, {ratio.ratio:.3f} of the "
+        f"reference's [{ratio.low:.3f}, {ratio.high:.3f}]{note}"
+    )

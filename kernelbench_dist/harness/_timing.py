@@ -1,0 +1,286 @@
+"""Time a submission against the reference: two processes that take turns, under one clock.
+
+Each process times its own calls; the judge, outside of both, times every request. A submission that
+reports less time than it takes is found out by the second clock; one that does its work elsewhere
+than in the sample, by the time of the step before it, or by its outputs.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+import numpy as np
+import torch
+
+from kernelbench_dist.harness import _values
+from kernelbench_dist.harness._session import Draw, Session, derived
+from kernelbench_dist.harness._side import JudgedError, Side
+from kernelbench_dist.harness._verdicts import Verdict
+from kernelbench_dist.timing import BenchResult
+from kernelbench_dist.timing._bench import _environment
+from kernelbench_dist.timing._result import (
+    KINDS,
+    Candidate,
+    Kind,
+    Method,
+    Timing,
+    compare,
+    with_launch_bound,
+)
+
+_MOST_POOL_CALLS = 1000
+_CPU_POOL_BYTES = 32 << 20
+_MOST_ROUND_US = 50_000.0  # of the reference, where a single call does not take longer
+_MIN_ROUNDS = 8
+_CHECKED_ROUNDS = 4
+# Two clocks agree where the judge's is at most this factor longer, as against the reference's, and
+# by so much that a busy host does not explain it.
+_CLOCKS_FACTOR = 1.5
+_CLOCKS_MS = 2.0
+
+
+@dataclass
+class _Lane:
+    """The samples of one side in one kind."""
+
+    calls: int = 1
+    samples_us: list[float] = field(default_factory=list)
+    outside_us: list[float] = field(default_factory=list)
+    """by the judge's clock, for the whole request"""
+
+
+def measure(
+    session: Session, sizes: Mapping[str, int], *, rounds: int, min_time_ms: float
+) -> BenchResult:
+    """Time both sides, constructed already at these sizes, on fresh inputs in every round.
+
+    Raises JudgedError: CHEATING where a clock or a timed output shows it, or as a step fails.
+    """
+    seed = session.options.seed
+    on_gpu = session.options.device.startswith("cuda")
+    started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    sides: dict[str, Side] = {"reference": session.reference, "submission": session.candidate}
+    first = session.draw(derived(seed, "pool"), jitter=False)
+    draws = [first, *_fresh(session, first, "pool", _calls(session, first, on_gpu) - 1)]
+    for draw in draws:
+        session.put(draw)
+        session.put_reference(draw)
+    method, reason = _prepare(sides, [d.id for d in draws], min_time_ms)
+    kinds: tuple[Kind, ...] = KINDS if on_gpu else ("call",)
+    lanes = {(who, kind): _Lane() for who in (*sides, "empty") for kind in kinds}
+    refills_us: dict[str, list[float]] = {who: [] for who in sides}
+    rng = np.random.default_rng(seed % 2**32)
+    checked = set(rng.choice(rounds, size=min(_CHECKED_ROUNDS, rounds), replace=False).tolist())
+    checked.add(rounds - 1)
+    order: list[str] = []
+    for i in range(rounds):
+        fresh = _fresh(session, first, f"round {i}", len(draws))
+        for who, side in sides.items():
+            refills_us[who].append(_refill(session, side, fresh))
+        # A random order and then its reverse (A B B A), so that a steady drift cancels.
+        order = [str(w) for w in rng.permutation(list(sides))] if i % 2 == 0 else order[::-1]
+        for kind in kinds:
+            for who in order:
+                _sample(lanes[who, kind], sides[who], kind, "module")
+            _sample(lanes["empty", kind], sides["reference"], kind, "empty")
+        if i in checked:
+            _check_results(session, fresh, int(rng.integers(len(fresh))))
+    _check_clocks(lanes, kinds)
+    _check_refills(lanes, refills_us, kinds)
+    for side in sides.values():
+        side.ask("unpool", step="timing")
+    return _result(lanes, kinds, method, reason, rounds, seed, session.options.device, started_at)
+
+
+def _calls(session: Session, draw: Draw, on_gpu: bool) -> int:
+    """How many calls' inputs fit a pool that stays in the cache, and take no more than a moment."""
+    session.reference.ask("pool", {"ids": [draw.id], "method": "wall", "min_time_us": 1.0})
+    once, _ = session.reference.ask("sample", {"kind": "call", "of": "module"})[0]
+    session.reference.ask("unpool")
+    held = _CPU_POOL_BYTES
+    if on_gpu:
+        held = torch.cuda.get_device_properties(session.options.device).L2_cache_size // 4
+    most = min(_MOST_POOL_CALLS, int(_MOST_ROUND_US / once["us"]))
+    return max(1, min(most, held // max(1, 2 * draw.nbytes())))
+
+
+def _fresh(session: Session, like: Draw, what: str, count: int) -> list[Draw]:
+    """So many new draws of the shapes of one that the reference keeps; it keeps none of these."""
+    ranks = range(session.info.world_size)
+    seeds = [derived(session.options.seed, f"{what} call {k}") for k in range(count)]
+    replies = session.reference.ask(
+        "draw_many",
+        {"like": like.id},
+        each=[{"seeds": [derived(s, f"rank {r}") for s in seeds]} for r in ranks],
+        step="get_inputs()",
+    )
+    draws = []
+    for k, seed in enumerate(seeds):
+        tensors = []
+        for (_, every), own in zip(replies, like.tensors, strict=True):
+            tensors.append(every[k * len(own) : (k + 1) * len(own)])
+        draws.append(Draw(session.new_id(), seed, like.packed, like.counts, tensors))
+    return draws
+
+
+def _prepare(
+    sides: Mapping[str, Side], ids: list[int], min_time_ms: float
+) -> tuple[Method, str | None]:
+    """A pool on both sides, timed by a method that suits both; and why it is not "graph"."""
+    wanted: Method = "graph"
+    reasons: list[str] = []
+    order: tuple[Method, ...] = ("graph", "events", "wall")
+    while True:
+        methods = []
+        for who, side in sides.items():
+            message = {"ids": ids, "method": wanted, "min_time_us": 1e3 * min_time_ms}
+            for reply, _ in side.ask("pool", message, step="timing"):
+                if reply["method"] not in order:
+                    raise JudgedError(Verdict.RUNTIME_ERROR, "timing: no such method came back")
+                methods.append(reply["method"])
+                if reply.get("reason"):
+                    reasons.append(f"{who}: {reply['reason']}")
+        needed: Method = max(methods, key=order.index)
+        if all(m == needed for m in methods):
+            return needed, "; ".join(dict.fromkeys(reasons)) or None
+        wanted = needed
+
+
+def _refill(session: Session, side: Side, draws: list[Draw]) -> float:
+    """Hand new inputs to a side's pool; the microseconds that it took to take them."""
+    ranks = range(session.info.world_size)
+    tensors = [[t for draw in draws for t in draw.tensors[rank]] for rank in ranks]
+    start = time.perf_counter_ns()
+    side.ask("refill", tensors=tensors, step="timing")
+    return (time.perf_counter_ns() - start) / 1e3
+
+
+def _sample(lane: _Lane, side: Side, kind: Kind, of: str) -> None:
+    start = time.perf_counter_ns()
+    replies = side.ask("sample", {"kind": kind, "of": of}, step="timing")
+    lane.outside_us.append((time.perf_counter_ns() - start) / 1e3)
+    slowest = 0.0
+    for reply, _ in replies:
+        us, calls = reply.get("us"), reply.get("calls")
+        if not (isinstance(us, float) and math.isfinite(us) and us > 0):
+            raise JudgedError(Verdict.CHEATING, f"a sample of its time came back as {us!r} us")
+        if type(calls) is not int or calls < 1:
+            raise JudgedError(Verdict.CHEATING, f"a sample came back as one of {calls!r} calls")
+        if us > slowest:  # the slowest rank counts
+            slowest, lane.calls = us, calls
+    lane.samples_us.append(slowest)
+
+
+def _check_results(session: Session, draws: list[Draw], index: int) -> None:
+    """The outputs of one timed call, which nobody could foretell, must be right too."""
+    session.put_reference(draws[index])
+    expected = session.expect(draws[index])
+    session.reference.ask("drop", {"id": draws[index].id})
+    most = max(e.nbytes() for e in expected)
+    replies = session.candidate.ask(
+        "results",
+        {"index": index, "most_bytes": 2 * most + (1 << 20)},
+        most_bytes=2 * most + (1 << 20),
+        step="timing",
+    )
+    for rank, ((_, got), wanted) in enumerate(zip(replies, expected, strict=True)):
+        right = [(d, v.shape) for d, v in zip(wanted.dtypes, wanted.values, strict=True)]
+        fault = None
+        if [(t.dtype, t.shape) for t in got] == right:
+            _, fault = _values.compare(wanted, got, rank)
+        if [(t.dtype, t.shape) for t in got] != right or fault is not None:
+            said = fault.reason if fault else "other shapes or dtypes"
+            raise JudgedError(
+                Verdict.CHEATING,
+                f"its answers were right while they were judged, and wrong while timed: {said}",
+            )
+
+
+def _check_clocks(lanes: Mapping[tuple[str, Kind], _Lane], kinds: tuple[Kind, ...]) -> None:
+    """The judge's clock must agree with the time that the submission's process reports."""
+    for kind in kinds:
+        if kind == "cold":
+            continue  # most of that request is flushing
+        gaps = {}
+        for who in ("reference", "submission"):
+            lane = lanes[who, kind]
+            claimed = np.asarray(lane.samples_us) * lane.calls
+            # Whoever shifts its median must lie in half of the rounds. A busy host disturbs
+            # both sides, so that the judge leans to the submission's side in both.
+            share = 60 if who == "reference" else 40
+            gaps[who] = float(np.percentile(np.asarray(lane.outside_us) - claimed, share))
+            total = float(np.median(claimed))
+        hidden_us = gaps["submission"] - gaps["reference"]
+        if hidden_us > 1e3 * _CLOCKS_MS and hidden_us > (_CLOCKS_FACTOR - 1) * total:
+            raise JudgedError(
+                Verdict.CHEATING,
+                f"it reports {total / 1e3:.3g} ms for calls ({kind}) that took "
+                f"{hidden_us / 1e3:.3g} ms more by the judge's clock",
+            )
+
+
+def _check_refills(
+    lanes: Mapping[tuple[str, Kind], _Lane],
+    refills_us: Mapping[str, list[float]],
+    kinds: tuple[Kind, ...],
+) -> None:
+    """Work must not be done while the inputs are handed over, before the clock starts."""
+    kind = kinds[0]
+    mine, theirs = lanes["submission", kind], lanes["reference", kind]
+    saved = float(np.median(theirs.samples_us) - np.median(mine.samples_us))
+    calls = lanes["submission", "call"].calls
+    # The least of them: handing over many bytes is a matter of the host's mood.
+    least = float(min(refills_us["reference"]))
+    extra = float(min(refills_us["submission"])) - least
+    if extra > max(1e3 * _CLOCKS_MS, 0.5 * least) and extra > 0.5 * saved * calls > 0:
+        raise JudgedError(
+            Verdict.CHEATING,
+            f"it takes {extra / 1e3:.3g} ms longer than the reference to take its inputs, which "
+            "is outside of the timed window, and reports less time inside",
+        )
+
+
+def _result(
+    lanes: Mapping[tuple[str, Kind], _Lane],
+    kinds: tuple[Kind, ...],
+    method: Method,
+    reason: str | None,
+    rounds: int,
+    seed: int,
+    device: str,
+    started_at: str,
+) -> BenchResult:
+    on_gpu = device.startswith("cuda")
+
+    def candidate(name: str, who: str, empty: Candidate | None) -> Candidate:
+        timings: dict[str, Timing | None] = dict.fromkeys(KINDS)
+        for kind in kinds:
+            lane = lanes[who, kind]
+            floor = None if empty is None else empty.timing(kind)
+            timings[kind] = Timing.of(lane.samples_us, lane.calls, floor)
+        call = timings["call"]
+        assert call is not None
+        return Candidate(name, timings["warm"], timings["cold"], call)
+
+    empty = candidate("(empty kernel)" if on_gpu else "(empty function)", "empty", None)
+    timed = [candidate(who, who, empty) for who in ("reference", "submission")]
+    if on_gpu:
+        timed = [with_launch_bound(c, empty) for c in timed]
+    where = torch.device(device)
+    if on_gpu and where.index is None:
+        where = torch.device("cuda", torch.cuda.current_device())
+    return BenchResult(
+        environment=_environment(where, started_at),
+        method=method,
+        reason=reason,
+        rounds=rounds,
+        seed=seed % 2**32,
+        baseline="reference",
+        candidates=tuple(timed),
+        empty=empty,
+        ratios=compare(timed, "reference", seed % 2**32, method, on_gpu=on_gpu),
+    )

@@ -1,0 +1,182 @@
+"""Compare what a submission returned with the exact values, and name what is wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernelbench_dist._compare import MatchReport, Tally
+from kernelbench_dist.harness._oracle import NO_BOUND
+from kernelbench_dist.harness._results import Output
+from kernelbench_dist.harness._verdicts import Verdict
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The exact outputs on one rank: float64 (integers as they are), and each element's bound."""
+
+    names: tuple[str, ...]
+    dtypes: tuple[torch.dtype, ...]
+    values: tuple[torch.Tensor, ...]
+    bounds: tuple[torch.Tensor, ...]
+
+    def nbytes(self) -> int:
+        pairs = zip(self.values, self.dtypes, strict=True)
+        return sum(v.numel() * d.itemsize for v, d in pairs)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a result."""
+
+    verdict: Verdict
+    reason: str
+
+
+def wrong_kind(
+    expected: Expected, outputs: Sequence[dict[str, Any]], shapes: Sequence[Any], device: str
+) -> Fault | None:
+    """What is wrong with the number, types, shapes, dtypes or device of outputs, if anything.
+
+    outputs, shapes: as a submission's worker describes them; a shape is (dtype's name, dims).
+    """
+    for got in outputs:
+        if "not_a_tensor" in got:
+            return Fault(
+                Verdict.INCORRECT_SHAPE,
+                f"{got.get('name')} is a {got['not_a_tensor']}; a plain torch.Tensor is accepted",
+            )
+    if len(outputs) != len(expected.names) or len(shapes) != len(outputs):
+        names = ", ".join(str(got.get("name")) for got in outputs) or "nothing"
+        return Fault(
+            Verdict.INCORRECT_SHAPE,
+            f"it returned {names}, where the reference gives {', '.join(expected.names)}",
+        )
+    for name, value, (_, dims) in zip(expected.names, expected.values, shapes, strict=True):
+        if tuple(dims) != tuple(value.shape):
+            return Fault(
+                Verdict.INCORRECT_SHAPE,
+                f"{name} has shape {_dims(dims)}, where the reference has {_dims(value.shape)}",
+            )
+    for name, dtype, got, (its, _) in zip(
+        expected.names, expected.dtypes, outputs, shapes, strict=True
+    ):
+        right = str(dtype).removeprefix("torch.")
+        if its != right:
+            return Fault(
+                Verdict.INCORRECT_DTYPE, f"{name} is {its}, where the reference is {right}"
+            )
+        if got.get("device") != device:
+            return Fault(
+                Verdict.INCORRECT_DTYPE, f"{name} is on {got.get('device')}, expected {device}"
+            )
+        if got.get("is_real") is not True:
+            return Fault(Verdict.INCORRECT_SHAPE, f"{name} has no memory of its own")
+    return None
+
+
+def compare(
+    expected: Expected, got: Sequence[torch.Tensor], rank: int
+) -> tuple[list[Output], Fault | None]:
+    """Every output against its exact values; the fault is that of the first wrong output."""
+    outputs, fault = [], None
+    for name, dtype, value, bound, mine in zip(
+        expected.names, expected.dtypes, expected.values, expected.bounds, got, strict=True
+    ):
+        eps = torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 1.0
+        free = bound >= NO_BOUND
+        # NaN and the other infinity stand there too, and no bound is wide enough for them.
+        settled = torch.where(free, value.to(mine.dtype), mine) if bool(free.any()) else mine
+        tally = Tally(1.0)
+        tally.add(settled, value, bound / eps, None)
+        report = tally.report()
+        outputs.append(_output(name, rank, mine, report))
+        if report.mismatches and fault is None:
+            finite = torch.isfinite(value)
+            not_finite = bool((finite & ~free & ~torch.isfinite(mine)).any())
+            verdict = Verdict.NOT_FINITE if not_finite else Verdict.INCORRECT_VALUES
+            fault = Fault(verdict, _reason(name, rank, mine, report))
+    return outputs, fault
+
+
+def passes(expected: Expected, got: Sequence[torch.Tensor]) -> bool:
+    """Whether values of any dtype would pass for the outputs (gradients left out)."""
+    for name, dtype, value, bound, mine in zip(
+        expected.names, expected.dtypes, expected.values, expected.bounds, got, strict=True
+    ):
+        if not name.startswith("output"):
+            continue
+        if mine.shape != value.shape:
+            return False
+        eps = torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 1.0
+        tally = Tally(1.0)
+        tally.add(mine.to(dtype), value, bound / eps, None)
+        if tally.mismatches:
+            return False
+    return True
+
+
+def same_bits(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
+    """Whether two runs gave the same bits; NaNs must be the same too."""
+    return all(
+        torch.equal(x.reshape(-1).view(torch.uint8), y.reshape(-1).view(torch.uint8))
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def differ_beyond(expected: Expected, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
+    """Whether two runs differ from each other by more than either may from the exact values."""
+    for x, y, bound in zip(a, b, expected.bounds, strict=True):
+        wide = torch.complex128 if x.is_complex() else torch.float64
+        apart = (x.to(wide) - y.to(wide)).abs()
+        same = torch.isnan(x) & torch.isnan(y) | (x == y)
+        if bool((~same & ~(apart <= 2 * bound)).any()):
+            return True
+    return False
+
+
+def _output(name: str, rank: int, tensor: torch.Tensor, report: MatchReport) -> Output:
+    return Output(
+        name=name,
+        rank=rank,
+        shape=tuple(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        elements=report.elements,
+        mismatches=report.mismatches,
+        max_abs_error=report.max_abs_error,
+        mean_abs_error=report.mean_abs_error,
+        max_rel_error=report.max_rel_error,
+        worst_index=report.worst_index,
+        worst_result=_plain(report.worst_result),
+        worst_expected=_plain(report.worst_expected),
+        worst_error=_plain(report.worst_error),
+        worst_bound=_plain(report.worst_bound),
+        worst_ulp=_plain(report.worst_ulp),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no complex numbers, and no infinities."""
+    if isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value)):
+        return str(value)
+    return value
+
+
+def _reason(name: str, rank: int, tensor: torch.Tensor, report: MatchReport) -> str:
+    where = f"{name} on rank {rank}" if rank else name
+    allowed = f"{report.worst_bound:.3g} is allowed"
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        allowed = "integers and bools must be equal"
+    return (
+        f"{where}: {report.mismatches} of {report.elements} elements are wrong, the worst at "
+        f"{list(report.worst_index or ())}: {report.worst_result}, expected "
+        f"{report.worst_expected}; {allowed}"
+    )
+
+
+def _dims(shape: Sequence[int]) -> str:
+    return f"({', '.join(map(str, shape))})"

@@ -1,0 +1,43 @@
+"""The rules by name: how severe each is, and what to do instead."""
+
+from __future__ import annotations
+
+RULES: dict[str, tuple[str, str]] = {
+    "patches-timer": ("error", "leave the functions that measure time as they are"),
+    "patches-comparison": ("error", "leave the functions that compare results as they are"),
+    "patches-random": ("error", "leave the functions that draw numbers as they are"),
+    "patches-torch": ("error", "define functions of your own and leave torch's as they are"),
+    "patches-library": ("error", "define functions of your own and leave libraries as they are"),
+    "lowers-precision": ("error", "compute in the precision of the inputs"),
+    "guesses-seeds": ("error", "leave the random number generators alone: inputs are arguments"),
+    "hides-code": ("error", "write the code out, so that it can be read"),
+    "reads-judge": ("error", "use nothing but forward's arguments and the module's parameters"),
+    "reads-files": ("error", "keep sources and constants in the submission itself"),
+    "reads-memory": ("error", "reach memory through tensors only"),
+    "uses-ctypes": ("warning", "prefer an extension or torch's own interfaces"),
+    "uses-reference": ("error", "compute the result without the reference"),
+    "ends-process": ("error", "raise an ordinary exception where something is wrong"),
+    "starts-process": ("error", "do the work in this process"),
+    "uses-network": ("error", "use nothing outside this process"),
+    "writes-output": ("warning", "return results; what is printed is not read"),
+    "forges-output": ("error", "return results; file descriptors are not the submission's"),
+    "works-on-threads": ("error", "finish the work before forward returns, on its own thread"),
+    "unjoined-stream": (
+        "error",
+        "use the current stream, or let it wait: torch.cuda.current_stream().wait_stream(stream)",
+    ),
+    "caches-results": ("error", "compute each result anew; keep what depends on weights only"),
+    "counts-calls": ("error", "do the same in every call"),
+    "reads-clock": ("warning", "do the same whatever the time"),
+    "changes-inputs": ("warning", "write to a new tensor"),
+    "ignores-inputs": ("error", "compute the result from forward's arguments"),
+    "falls-back": ("error", "let the exception out, so that the kernel alone is judged"),
+    "torch-in-forward": ("error", "compute it in the kernel of the declared kind"),
+    "library-in-kernel": ("error", "compute it in a kernel of your own"),
+    "tensor-subclass": ("error", "return plain tensors that hold their values"),
+    "pins-l2": ("error", "leave the L2 cache's settings as they are"),
+    "keeps-state": ("warning", "keep no state from call to call but what depends on weights"),
+    "hidden-source": ("warning", "give the source as constant text, so that it can be read"),
+    "unread-model": ("warning", "define ModelNew as a class with a method forward"),
+    "too-deep": ("error", "write it flat, so that all of it can be read"),
+}
