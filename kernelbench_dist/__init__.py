@@ -4,7 +4,8 @@
 - `ops`, `nn`: fused operators, and the modules over them.
 - `timing`: time callables honestly.
 - `build_info()`: what this installation was built for, and what it lacks.
-- `problems` and `testing` are imported when they are first asked for: `testing` needs hypothesis.
+- `harness`, `problems` and `testing` are imported when they are first asked for: the judge is
+  large, and `testing` needs hypothesis.
 """
 
 import importlib
@@ -26,6 +27,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> ModuleType:
-    if name in ("problems", "testing"):
+    if name in ("harness", "problems", "testing"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
