@@ -208,6 +208,47 @@ class ModelNew(nn.Module):
     assert result.verdict is Verdict.INCORRECT_VALUES
 
 
+FORGED = {
+    "bytes": "b'x' * 1000",
+    "a pickle": "struct.pack('<Q', 20) + pickle.dumps(forge)[:20]",
+    "no outputs": "forge({'ok': True, 'tensors': []})",
+    "outputs of nothing": (
+        "forge({'ok': True, 'outputs': [{'name': 'output'}], 'shapes': [5], 'new_threads': 0,"
+        " 'tensors': []})"
+    ),
+    "right shapes, no values": (
+        "forge({'ok': True, 'outputs': [{'name': 'output', 'device': 'cpu', 'is_real': True}],"
+        " 'shapes': [['float32', [x.shape[1], 56]]], 'new_threads': 0, 'tensors': []})"
+    ),
+    "a build": "forge({'build': {'name': '../../x', 'cpp_sources': [1]}, 'tensors': []})",
+    "many messages": "forge({'ok': True, 'tensors': []}) * 5",
+    "a deep one": "struct.pack('<Q', 200000) + b'[' * 200000",
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_messages_that_it_forges_are_no_verdict(what):
+    body = f"""
+        import json, pickle, struct
+        def forge(message):
+            data = json.dumps(message).encode()
+            return struct.pack('<Q', len(data)) + data
+        os.write(3, {FORGED[what]})
+        return self.right(x)
+    """
+    result = judge(gather_linear(body, before="import os\n"), trials=1)
+    assert result.verdict in (Verdict.RUNTIME_ERROR, Verdict.INCORRECT_SHAPE), result.reason
+    assert judge(gather_linear(), trials=1).passed
+
+
+@pytest.mark.slow
+def test_many_slow_steps_end_together():
+    source = gather_linear("import time\ntime.sleep(0.9)\nreturn self.right(x)")
+    result = judge(source, trials=10, timeout_s=1.0)
+    assert result.verdict is Verdict.TIMEOUT
+    assert "all steps together took over 30 s" in result.reason
+
+
 # Problems
 
 

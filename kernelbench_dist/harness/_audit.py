@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from kernelbench_dist.harness import _values
+from kernelbench_dist.harness._problem import Draw, derived
 from kernelbench_dist.harness._reference import CHANGES
-from kernelbench_dist.harness._session import Draw, Session, derived
+from kernelbench_dist.harness._session import Session
 from kernelbench_dist.harness._side import JudgedError
 from kernelbench_dist.harness._verdicts import Verdict
 

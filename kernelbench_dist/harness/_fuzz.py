@@ -24,7 +24,8 @@ from kernelbench_dist.harness._judge import (
     open_problem,
 )
 from kernelbench_dist.harness._memory import LAYOUTS
-from kernelbench_dist.harness._session import Progress, Session, derived, silent
+from kernelbench_dist.harness._problem import derived
+from kernelbench_dist.harness._session import Progress, Session, silent
 from kernelbench_dist.harness._side import JudgedError
 from kernelbench_dist.harness._submission import read_submission
 from kernelbench_dist.harness._verdicts import Verdict

@@ -13,8 +13,9 @@ from kernelbench_dist.harness import _draws, _values
 from kernelbench_dist.harness._fuzz_cases import FuzzCase, Plan
 from kernelbench_dist.harness._memory import LAYOUTS
 from kernelbench_dist.harness._oracle import NO_BOUND
+from kernelbench_dist.harness._problem import Draw
 from kernelbench_dist.harness._results import Trial
-from kernelbench_dist.harness._session import Draw, Session
+from kernelbench_dist.harness._session import Session
 from kernelbench_dist.harness._side import JudgedError, Side
 from kernelbench_dist.harness._verdicts import Verdict
 

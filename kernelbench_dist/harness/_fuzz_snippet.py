@@ -8,7 +8,8 @@ from pathlib import Path
 
 from kernelbench_dist.harness import _draws, _memory
 from kernelbench_dist.harness._fuzz_cases import FuzzCase
-from kernelbench_dist.harness._session import Session, derived
+from kernelbench_dist.harness._problem import derived
+from kernelbench_dist.harness._session import Session
 
 _ORIGINAL = re.compile(r"popcorn_pri|\bkernelbench\.")
 _HEAD = """\

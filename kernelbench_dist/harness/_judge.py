@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from kernelbench_dist import problems
-from kernelbench_dist.harness import _audit, _session
+from kernelbench_dist.harness import _audit
+from kernelbench_dist.harness._problem import ProblemInfo, derived, new_seed
 from kernelbench_dist.harness._reference import check_sizes
 from kernelbench_dist.harness._results import (
     CompileResult,
@@ -23,7 +24,7 @@ from kernelbench_dist.harness._results import (
     ProblemResult,
     Trial,
 )
-from kernelbench_dist.harness._session import Progress, Session, derived, new_seed, silent
+from kernelbench_dist.harness._session import Progress, Session, silent
 from kernelbench_dist.harness._side import JudgedError, Limits
 from kernelbench_dist.harness._submission import Submission, read_submission
 from kernelbench_dist.harness._verdicts import Verdict
@@ -248,7 +249,7 @@ def judge_correctness(session: Session, sizes: Sizes, backward: bool | None, fou
                 raise JudgedError(trial.verdict, f"trial {len(found.trials)}: {trial.reason}")
 
 
-def open_problem(session: Session, backward: bool | None) -> _session.ProblemInfo:
+def open_problem(session: Session, backward: bool | None) -> ProblemInfo:
     """Load the problem; backward: whether gradients are judged, None for what the file says."""
     info = session.open_problem()
     if backward is None and info.backward != session.options.backward:
@@ -314,7 +315,7 @@ def make_limits(step_s: float, build_s: float, memory_bytes: int | None) -> Limi
     return Limits(step_s, memory_bytes, build_s)
 
 
-def resolve_sizes(sizes: Sizes, info: _session.ProblemInfo) -> list[dict[str, int]]:
+def resolve_sizes(sizes: Sizes, info: ProblemInfo) -> list[dict[str, int]]:
     """The sizes asked for, as values; [{}] for the problem's own."""
     if not sizes:
         return [{}]
@@ -330,7 +331,7 @@ def resolve_sizes(sizes: Sizes, info: _session.ProblemInfo) -> list[dict[str, in
     return result
 
 
-def _parse_sizes(text: str, info: _session.ProblemInfo) -> dict[str, int]:
+def _parse_sizes(text: str, info: ProblemInfo) -> dict[str, int]:
     if text in info.sizes:
         return dict(info.sizes[text])
     parts = [re.fullmatch(r"\s*(\w+)\s*=\s*(\d+)\s*", part) for part in text.split(",")]

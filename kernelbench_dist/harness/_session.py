@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +12,10 @@ import torch
 
 from kernelbench_dist import problems
 from kernelbench_dist.harness import _values
+from kernelbench_dist.harness._answers import RunAnswer, read
 from kernelbench_dist.harness._builds import build_for
 from kernelbench_dist.harness._channel import DTYPES
+from kernelbench_dist.harness._problem import Draw, ProblemInfo, derived
 from kernelbench_dist.harness._process import MachineError
 from kernelbench_dist.harness._results import Build, Options, Trial
 from kernelbench_dist.harness._sandbox import FULL_LANDLOCK
@@ -33,41 +33,6 @@ Progress = Callable[[str], None]
 
 def silent(_: str) -> None:
     """Progress that nobody watches."""
-
-
-@dataclass(frozen=True)
-class ProblemInfo:
-    """What a problem file declares; see docs/harness.md."""
-
-    name: str
-    path: Path
-    sha256: str
-    constants: Mapping[str, int]
-    sizes: Mapping[str, Mapping[str, int]]
-    varies: tuple[str, ...]
-    right_trivial_answers: frozenset[str]
-    backward: bool
-    deterministic: bool
-    world_size: int
-
-
-@dataclass
-class Draw:
-    """Inputs on all ranks: how they are packed, and the tensors (and cotangents) of each rank."""
-
-    id: int
-    seed: int
-    packed: list[Any]
-    counts: list[int]
-    tensors: list[list[torch.Tensor]]
-
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of the inputs of all ranks."""
-        pairs = zip(self.tensors, self.counts, strict=True)
-        return tuple(tuple(t.shape) for ts, n in pairs for t in ts[:n])
-
-    def nbytes(self) -> int:
-        return sum(t.numel() * t.element_size() for ts in self.tensors for t in ts)
 
 
 @dataclass
@@ -336,7 +301,8 @@ class Session:
         )
         device = torch.device(self.options.device).type
         for rank, ((reply, tensors), wanted) in enumerate(zip(replies, expected, strict=True)):
-            fault = _values.wrong_kind(wanted, reply["outputs"], reply["shapes"], device)
+            answer = read(RunAnswer, reply)
+            fault = _values.wrong_kind(wanted, answer, device)
             if fault is None:
                 right = [(d, v.shape) for d, v in zip(wanted.dtypes, wanted.values, strict=True)]
                 if [(t.dtype, t.shape) for t in tensors] != right:
@@ -346,8 +312,8 @@ class Session:
             if fault is not None:
                 on_rank = f"rank {rank}: " if self.info.world_size > 1 else ""
                 return _values.Fault(fault.verdict, on_rank + fault.reason)
-            if reply.get("new_threads"):
-                self._note(f"forward() left {reply['new_threads']} thread(s) running")
+            if answer.new_threads > 0:
+                self._note(f"forward() left {answer.new_threads} thread(s) running")
         return [tensors for _, tensors in replies]
 
     def _compare(
@@ -408,14 +374,3 @@ class Session:
     def _build(self, message: dict[str, Any]) -> dict[str, Any]:
         """Build what a worker of the submission asks for; every rank asks for the same."""
         return build_for(message, self.builds, self.limits.build_s, self.progress)
-
-
-def new_seed() -> int:
-    """A seed that nobody can guess."""
-    return secrets.randbits(62)
-
-
-def derived(seed: int, what: str) -> int:
-    """A seed for one purpose, from which no other can be told."""
-    digest = hashlib.blake2b(f"{seed}/{what}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ Reply = tuple[dict[str, Any], list[torch.Tensor]]
 Build = Callable[[dict[str, Any]], dict[str, Any]]
 
 _START_S = 300.0
+_MOST_BUILDS = 100
 
 
 class JudgedError(Exception):
@@ -36,6 +38,11 @@ class Limits:
     step_s: float = 60.0
     memory_bytes: int | None = None
     build_s: float = 600.0
+
+    @property
+    def all_steps_s(self) -> float:
+        """Of all steps of one side together: each just within its limit would take for ever."""
+        return 30 * self.step_s
 
 
 class Side:
@@ -59,6 +66,8 @@ class Side:
         self.limits = limits
         self.landlock = 0
         self._build = build
+        self._spent_s = self._built_s = 0.0
+        self._builds = 0
         self._stack = contextlib.ExitStack()
         self.rendezvous: str | None = None
         try:
@@ -118,25 +127,39 @@ class Side:
         """
         step = step or do
         base = {**(message or {}), "do": do}
-        seconds = self.limits.step_s
+        start, built = time.monotonic(), self._built_s
         try:
             for rank, worker in enumerate(self.workers):
                 own = each[rank] if each else {}
                 sent = tensors[rank] if tensors else ()
-                worker.send({**base, **own}, sent, deadline=soon(seconds))
-            return [self._answer(w, seconds, most_bytes, step) for w in self.workers]
+                worker.send({**base, **own}, sent, deadline=soon(self.limits.step_s))
+            return [self._answer(w, most_bytes, step) for w in self.workers]
         except WorkerEndedError as error:
             raise self._ended(error, step) from None
         except ChannelError as error:
             raise JudgedError(
                 Verdict.RUNTIME_ERROR, f"{step}: what came back is no answer: {error}"
             ) from None
+        finally:
+            self._spent_s += time.monotonic() - start - (self._built_s - built)
 
-    def _answer(self, worker: Worker, seconds: float, most_bytes: int, step: str) -> Reply:
+    def _answer(self, worker: Worker, most_bytes: int, step: str) -> Reply:
+        deadline = soon(min(self.limits.step_s, self.limits.all_steps_s - self._spent_s))
         while True:
-            message, tensors = worker.receive(deadline=soon(seconds), most_bytes=most_bytes)
+            message, tensors = worker.receive(deadline=deadline, most_bytes=most_bytes)
             if "build" in message and self._build is not None:
-                worker.send(self._build(message["build"]), deadline=soon(seconds))
+                # What the judge builds is not the worker's time.
+                start = time.monotonic()
+                answer = self._build(message["build"])
+                seconds = time.monotonic() - start
+                self._built_s += seconds
+                deadline += seconds
+                self._builds += 1
+                if self._builds > _MOST_BUILDS:
+                    raise JudgedError(
+                        Verdict.RUNTIME_ERROR, f"{step} asked for more than {_MOST_BUILDS} builds"
+                    )
+                worker.send(answer, deadline=deadline)
             elif "error" in message:
                 raise self._raised(message["error"], step)
             elif message.get("ok") is True:
@@ -151,6 +174,8 @@ class Side:
         reason = f"{step}: {error}"
         if error.why == "time":
             reason = f"{step} did not finish within {self.limits.step_s:g} s"
+            if self._spent_s + self.limits.step_s > self.limits.all_steps_s:
+                reason = f"{step}: all steps together took over {self.limits.all_steps_s:g} s"
         return JudgedError(verdict, reason, error.output)
 
     def _raised(self, error: dict[str, Any], step: str) -> JudgedError:

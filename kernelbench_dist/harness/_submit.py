@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from kernelbench_dist.harness import _device, _timing
+from kernelbench_dist.harness._answers import LaunchesAnswer, MemoryAnswer, read
 from kernelbench_dist.harness._judge import (
     Found,
     Head,
@@ -19,6 +20,7 @@ from kernelbench_dist.harness._judge import (
     make_limits,
     make_options,
 )
+from kernelbench_dist.harness._problem import Draw, derived
 from kernelbench_dist.harness._results import (
     Build,
     Kind,
@@ -27,7 +29,7 @@ from kernelbench_dist.harness._results import (
     SpeedOfLight,
     SubmitResult,
 )
-from kernelbench_dist.harness._session import Draw, Progress, Session, derived, silent
+from kernelbench_dist.harness._session import Progress, Session, silent
 from kernelbench_dist.harness._side import JudgedError, Side
 from kernelbench_dist.harness._static import static_check
 from kernelbench_dist.harness._submission import Submission, read_submission
@@ -163,16 +165,16 @@ def kernel_names(builds: Sequence[Build], submission: Submission) -> frozenset[s
 def _launches(side: Side, draw: Draw, own: frozenset[str] | None) -> Launches | None:
     """own: the names of the submission's kernels; None for the reference."""
     reply, _ = side.ask("launches", {"id": draw.id}, step="profiling")[0]
-    kernels = reply.get("kernels")
-    if kernels is None:
+    answer = read(LaunchesAnswer, reply)
+    if answer.kernels is None:
         return None
-    total = sum(us for _, us in kernels)
-    library = sum(us for name, us in kernels if own is None or not _is_own(name, own))
+    total = sum(us for _, us in answer.kernels)
+    library = sum(us for name, us in answer.kernels if own is None or not _is_own(name, own))
     return Launches(
-        kernels=len(kernels),
-        copies=reply["copies"],
-        fills=reply["fills"],
-        names=tuple(name for name, _ in kernels),
+        kernels=len(answer.kernels),
+        copies=answer.copies,
+        fills=answer.fills,
+        names=tuple(name for name, _ in answer.kernels),
         library_share=library / total if total else 0.0,
     )
 
@@ -194,7 +196,8 @@ def _check_kind(kind: Kind, launches: Launches | None, side: Side, draw: Draw) -
             )
         return
     reply, _ = side.ask("launches", {"id": draw.id}, step="profiling")[0]
-    work = [op for op in reply["operators"] if not _FREE_OPERATORS.match(op)]
+    called = read(LaunchesAnswer, reply).operators
+    work = [op for op in called if not _FREE_OPERATORS.match(op)]
     computes = [op for op in work if op.startswith("aten.")]
     if computes:
         raise JudgedError(
@@ -209,7 +212,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _memory(side: Side, draw: Draw) -> Memory | None:
     reply, _ = side.ask("memory", {"id": draw.id}, step="measuring memory")[0]
-    peak = reply["peak_above_inputs_bytes"]
+    peak = read(MemoryAnswer, reply).peak_above_inputs_bytes
     if peak is None:
         return None
     return Memory(peak_above_inputs_bytes=peak, source="torch's CUDA allocator, in the second call")

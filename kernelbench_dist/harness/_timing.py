@@ -7,7 +7,6 @@ than in the sample, by the time of the step before it, or by its outputs.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,9 @@ import numpy as np
 import torch
 
 from kernelbench_dist.harness import _values
-from kernelbench_dist.harness._session import Draw, Session, derived
+from kernelbench_dist.harness._answers import PoolAnswer, SampleAnswer, read
+from kernelbench_dist.harness._problem import Draw, derived
+from kernelbench_dist.harness._session import Session
 from kernelbench_dist.harness._side import JudgedError, Side
 from kernelbench_dist.harness._verdicts import Verdict
 from kernelbench_dist.timing import BenchResult
@@ -134,20 +135,20 @@ def _prepare(
     wanted: Method = "graph"
     reasons: list[str] = []
     order: tuple[Method, ...] = ("graph", "events", "wall")
-    while True:
-        methods = []
+    for _ in order:
+        methods: list[Method] = []
         for who, side in sides.items():
             message = {"ids": ids, "method": wanted, "min_time_us": 1e3 * min_time_ms}
             for reply, _ in side.ask("pool", message, step="timing"):
-                if reply["method"] not in order:
-                    raise JudgedError(Verdict.RUNTIME_ERROR, "timing: no such method came back")
-                methods.append(reply["method"])
-                if reply.get("reason"):
-                    reasons.append(f"{who}: {reply['reason']}")
+                answer = read(PoolAnswer, reply)
+                methods.append(answer.method)
+                if answer.reason:
+                    reasons.append(f"{who}: {answer.reason}")
         needed: Method = max(methods, key=order.index)
         if all(m == needed for m in methods):
             return needed, "; ".join(dict.fromkeys(reasons)) or None
         wanted = needed
+    raise JudgedError(Verdict.RUNTIME_ERROR, "timing: it cannot be timed as the reference is")
 
 
 def _refill(session: Session, side: Side, draws: list[Draw]) -> float:
@@ -163,16 +164,10 @@ def _sample(lane: _Lane, side: Side, kind: Kind, of: str) -> None:
     start = time.perf_counter_ns()
     replies = side.ask("sample", {"kind": kind, "of": of}, step="timing")
     lane.outside_us.append((time.perf_counter_ns() - start) / 1e3)
-    slowest = 0.0
-    for reply, _ in replies:
-        us, calls = reply.get("us"), reply.get("calls")
-        if not (isinstance(us, float) and math.isfinite(us) and us > 0):
-            raise JudgedError(Verdict.CHEATING, f"a sample of its time came back as {us!r} us")
-        if type(calls) is not int or calls < 1:
-            raise JudgedError(Verdict.CHEATING, f"a sample came back as one of {calls!r} calls")
-        if us > slowest:  # the slowest rank counts
-            slowest, lane.calls = us, calls
-    lane.samples_us.append(slowest)
+    answers = [read(SampleAnswer, reply) for reply, _ in replies]
+    slowest = max(answers, key=lambda answer: answer.us)  # of the ranks
+    lane.calls = slowest.calls
+    lane.samples_us.append(slowest.us)
 
 
 def _check_results(session: Session, draws: list[Draw], index: int) -> None:
@@ -214,6 +209,13 @@ def _check_clocks(lanes: Mapping[tuple[str, Kind], _Lane], kinds: tuple[Kind, ..
             share = 60 if who == "reference" else 40
             gaps[who] = float(np.percentile(np.asarray(lane.outside_us) - claimed, share))
             total = float(np.median(claimed))
+            passed = float(np.median(lane.outside_us))
+            if total > _CLOCKS_FACTOR * passed:
+                raise JudgedError(
+                    Verdict.CHEATING,
+                    f"it reports {total / 1e3:.3g} ms for calls ({kind}), and only "
+                    f"{passed / 1e3:.3g} ms passed by the judge's clock",
+                )
         hidden_us = gaps["submission"] - gaps["reference"]
         if hidden_us > 1e3 * _CLOCKS_MS and hidden_us > (_CLOCKS_FACTOR - 1) * total:
             raise JudgedError(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from kernelbench_dist._compare import MatchReport, Tally
+from kernelbench_dist.harness._answers import RunAnswer
 from kernelbench_dist.harness._oracle import NO_BOUND
 from kernelbench_dist.harness._results import Output
 from kernelbench_dist.harness._verdicts import Verdict
@@ -37,44 +38,37 @@ class Fault:
     reason: str
 
 
-def wrong_kind(
-    expected: Expected, outputs: Sequence[dict[str, Any]], shapes: Sequence[Any], device: str
-) -> Fault | None:
-    """What is wrong with the number, types, shapes, dtypes or device of outputs, if anything.
-
-    outputs, shapes: as a submission's worker describes them; a shape is (dtype's name, dims).
-    """
-    for got in outputs:
-        if "not_a_tensor" in got:
+def wrong_kind(expected: Expected, answer: RunAnswer, device: str) -> Fault | None:
+    """What is wrong with the number, types, shapes, dtypes or device of outputs, if anything."""
+    for got in answer.outputs:
+        if got.not_a_tensor is not None:
             return Fault(
                 Verdict.INCORRECT_SHAPE,
-                f"{got.get('name')} is a {got['not_a_tensor']}; a plain torch.Tensor is accepted",
+                f"{got.name} is a {got.not_a_tensor}; a plain torch.Tensor is accepted",
             )
-    if len(outputs) != len(expected.names) or len(shapes) != len(outputs):
-        names = ", ".join(str(got.get("name")) for got in outputs) or "nothing"
+    if len(answer.outputs) != len(expected.names) or len(answer.shapes) != len(answer.outputs):
+        names = ", ".join(got.name for got in answer.outputs) or "nothing"
         return Fault(
             Verdict.INCORRECT_SHAPE,
             f"it returned {names}, where the reference gives {', '.join(expected.names)}",
         )
-    for name, value, (_, dims) in zip(expected.names, expected.values, shapes, strict=True):
+    for name, value, (_, dims) in zip(expected.names, expected.values, answer.shapes, strict=True):
         if tuple(dims) != tuple(value.shape):
             return Fault(
                 Verdict.INCORRECT_SHAPE,
                 f"{name} has shape {_dims(dims)}, where the reference has {_dims(value.shape)}",
             )
     for name, dtype, got, (its, _) in zip(
-        expected.names, expected.dtypes, outputs, shapes, strict=True
+        expected.names, expected.dtypes, answer.outputs, answer.shapes, strict=True
     ):
         right = str(dtype).removeprefix("torch.")
         if its != right:
             return Fault(
                 Verdict.INCORRECT_DTYPE, f"{name} is {its}, where the reference is {right}"
             )
-        if got.get("device") != device:
-            return Fault(
-                Verdict.INCORRECT_DTYPE, f"{name} is on {got.get('device')}, expected {device}"
-            )
-        if got.get("is_real") is not True:
+        if got.device != device:
+            return Fault(Verdict.INCORRECT_DTYPE, f"{name} is on {got.device}, expected {device}")
+        if not got.is_real:
             return Fault(Verdict.INCORRECT_SHAPE, f"{name} has no memory of its own")
     return None
 
