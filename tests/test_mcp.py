@@ -120,6 +120,7 @@ def test_the_course_of_the_example_and_its_trail(trail, load_file, capsys):
 
 async def _start_a_slow_run(client: Client, processes: list[psutil.Process]) -> asyncio.Task:
     """A call whose submission sleeps; adds all processes that it needs."""
+    (server_process,) = (child for child in psutil.Process().children() if "mcp" in child.cmdline())
     running = asyncio.Event()
 
     async def progress(_progress, _total, message):
@@ -130,7 +131,7 @@ async def _start_a_slow_run(client: Client, processes: list[psutil.Process]) -> 
         client.call_tool("run_correctness", arguments(SLOW), progress_callback=progress)
     )
     await asyncio.wait_for(running.wait(), WAIT_S)
-    processes += psutil.Process().children(recursive=True)
+    processes += [server_process, *server_process.children(recursive=True)]
     return call
 
 

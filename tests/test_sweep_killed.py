@@ -25,10 +25,12 @@ from kernelbench_dist.harness.sweep import (
 )
 
 SWEEP = """\
-import sys
+import signal, sys
 from kernelbench_dist.harness.sweep import sweep
 
 jobs, timeout_s = int(sys.argv[1]), float(sys.argv[2])
+# A background job of a shell starts with Ctrl-C ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 options = dict(trials=1, timing=False, static=False, timeout_s=timeout_s, device="cpu", seed=7)
 print(sweep(["47", "problem.py"], "submissions", log="log.jsonl", jobs=jobs, **options))
 """
@@ -71,7 +73,7 @@ class Sweeps:
         with contextlib.suppress(psutil.Error):
             self.known |= set(psutil.Process(process.pid).children(recursive=True))
         process.send_signal(then)
-        said = process.communicate(timeout=30)[0]
+        said = process.communicate(timeout=60)[0]
         assert process.returncode != 0
         return said
 
