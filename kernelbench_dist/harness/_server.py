@@ -30,6 +30,7 @@ import psutil
 
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
 _TICK_S = 0.2
+_MOST_WAIT_S = 1.0
 MOST_REQUEST_BYTES = 1 << 16
 
 
@@ -146,11 +147,18 @@ class _Supervisor:
                 self._kill(worker, "memory")
 
     def _kill_strays(self) -> None:
-        """Kill processes that came here because their parent, some worker's child, ended."""
-        for process in psutil.Process().children():
-            if process.pid not in self.workers:
+        """Kill processes that came here because their parent ended, and see them gone.
+
+        Each may leave children in its turn. One that the kernel does not let die is not waited for.
+        """
+        deadline = time.monotonic() + _MOST_WAIT_S
+        while strays := [p for p in psutil.Process().children() if p.pid not in self.workers]:
+            for process in strays:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
+            psutil.wait_procs(strays, timeout=max(0.0, deadline - time.monotonic()))
+            if time.monotonic() > deadline:
+                return
 
     def _end(self) -> None:
         """Kill all that is left, until nothing is."""
@@ -160,10 +168,6 @@ class _Supervisor:
         self.workers.clear()
         while psutil.Process().children():
             self._kill_strays()
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            time.sleep(0.01)
 
 
 def _tree(pid: int) -> list[psutil.Process]:
