@@ -95,7 +95,7 @@ def test_the_same_kernel_is_the_same_and_a_tenth_more_is_slower(steps, verdict):
         session.construct_reference(1, {})
         session.construct_submission()
         for _ in range(20):
-            result = judge_timing.measure(session, {}, rounds=8, min_time_ms=2.0)
+            result = judge_timing.measure(session, rounds=8, min_time_ms=2.0)
             got.append(result.ratio("submission"))
     print([f"{r.ratio:.4f} {r.verdict}" for r in got])
     assert sum(r.verdict == verdict for r in got) >= 19

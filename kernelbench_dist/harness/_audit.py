@@ -83,7 +83,7 @@ def _trivial(session: Session, draw: Draw, expected: Sequence[_values.Expected])
         answers["the input itself"] = [
             [x.to(e.values[0].dtype), *e.values[1:]] for x, e in pairs if x is not None
         ]
-    other = session.draw_like(draw.shapes(), derived(draw.seed, "remembered"))
+    other = session.draw_like(draw, derived(draw.seed, "remembered"))
     if other is not None:
         remembered = session.expect(other)
         session.reference.ask("drop", {"id": other.id})

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from kernelbench_dist.harness._process import Worker
 from kernelbench_dist.harness._results import Build
 from kernelbench_dist.harness._side import JudgedError
 from kernelbench_dist.harness._verdicts import Verdict
@@ -32,7 +29,7 @@ def build_for(
     except ValueError as error:
         return {"failed": f"the request to build is malformed: {error}"}
     progress(f"building {request.name}")
-    outcome = build(request, timeout_s=timeout_s, run=_supervised)
+    outcome = build(request, timeout_s=timeout_s)
     if outcome.build.key not in [b.key for b in builds]:
         builds.append(outcome.build)
     if outcome.environment_error is not None:
@@ -47,15 +44,3 @@ def build_for(
         hint = f" ({errors[0].hint})" if errors and errors[0].hint else ""
         return {"failed": f"{request.name}: {said}{hint}\n{outcome.build.log}"}
     return {"library": str(outcome.library), "module": outcome.module_name}
-
-
-def _supervised(
-    argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout_s: float
-) -> tuple[int | None, str]:
-    """Run a builder under the supervisor, which kills it with all its compilers, come what may."""
-    own = {name: value for name, value in env.items() if os.environ.get(name) != value}
-    with Worker(
-        argv=argv, cwd=str(cwd), environment=own, time_limit_s=timeout_s, sandbox=False
-    ) as worker:
-        code, why = worker.wait()
-        return (None if why == "time" else code), worker.output()

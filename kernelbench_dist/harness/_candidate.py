@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from kernelbench_dist.harness import _measure, _memory, _model, _ranks, _tree
-from kernelbench_dist.harness._channel import DTYPES, Channel
+from kernelbench_dist.harness._channel import DTYPES, Channel, dtype_name
 from kernelbench_dist.harness.build import BuildRequest, load_built
 
 Reply = tuple[dict[str, Any], list[torch.Tensor]]
@@ -109,7 +110,7 @@ class Candidate(_measure.Measured):
         """One call of forward, and backward; the outputs as they are when it returns."""
         inputs = self.draws[message["id"]]
         _memory.poison_free_memory(message["largest_output_bytes"], self.device)
-        threads = _model.live_threads()
+        threads = threading.active_count()
         with _model.mode(message["mode"]):
             leaves = _model.run(self.module, inputs, backward=self.backward)
         _model.synchronize(self.device)
@@ -121,12 +122,12 @@ class Candidate(_measure.Measured):
             else:
                 kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
                 specs.append({"name": name, "not_a_tensor": kind})
-        shapes = [[str(c.dtype).removeprefix("torch."), list(c.shape)] for c in copies]
+        shapes = [[dtype_name(c.dtype), list(c.shape)] for c in copies]
         held = sum(c.numel() * c.element_size() for c in copies)
         reply = {
             "outputs": specs,
             "shapes": shapes,
-            "new_threads": _model.live_threads() - threads,
+            "new_threads": threading.active_count() - threads,
         }
         return reply, copies if held <= message["most_bytes"] else []
 

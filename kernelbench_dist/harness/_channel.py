@@ -21,8 +21,17 @@ _MOST_JSON_BYTES = 32 << 20
 _LENGTH = struct.Struct("<Q")
 _AT_ONCE = 1 << 24
 
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """
+    >>> dtype_name(torch.float32)
+    'float32'
+    """
+    return str(dtype).removeprefix("torch.")
+
+
 DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
+    dtype_name(dtype): dtype
     for dtype in (
         *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
         *(torch.uint16, torch.uint32, torch.uint64),
@@ -59,7 +68,7 @@ class Channel:
     ) -> None:
         """Send a message; `deadline` is on the clock of time.monotonic."""
         flat = [_flat(t) for t in tensors]
-        specs = [{"dtype": _name(t.dtype), "shape": list(t.shape)} for t, _ in flat]
+        specs = [{"dtype": dtype_name(t.dtype), "shape": list(t.shape)} for t, _ in flat]
         head = json.dumps({**message, "tensors": specs}, allow_nan=True).encode()
         if len(head) > _MOST_JSON_BYTES:
             raise ChannelError(f"a message of {len(head)} bytes; {_MOST_JSON_BYTES} are accepted")
@@ -133,10 +142,6 @@ def _view(data: torch.Tensor) -> memoryview:
     """The memory of a tensor of bytes."""
     array: Any = data.numpy()
     return memoryview(array)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _flat(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

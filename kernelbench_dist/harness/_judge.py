@@ -69,7 +69,7 @@ def compile_kernel(
         builds, notes = session.builds, session.notes
         check_syntax(submission)
         session.open_problem()
-        session.construct_reference(new_seed(), {})
+        session.construct_reference(options.seed, {})
         session.open_submission()
         session.construct_submission()
         head.reason = f"it loads and builds ({len(session.builds)} extension(s))"
@@ -203,7 +203,7 @@ class Head:
         self.submission = submission
         self.problem = problems.find(problem)[0]
         self.verdict = Verdict.PASSED
-        self.reason = ""
+        self.reason = self.detail = ""
         self.started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._start = time.monotonic()
 
@@ -212,14 +212,13 @@ class Head:
         try:
             yield
         except JudgedError as error:
-            self.verdict, self.reason = error.verdict, error.reason
-            self.detail = error.detail
+            self.verdict, self.reason, self.detail = error.verdict, error.reason, error.detail
 
     def fields(self) -> dict[str, Any]:
         return {
             "verdict": self.verdict,
             "reason": self.reason,
-            "detail": getattr(self, "detail", ""),
+            "detail": self.detail,
             "submission": self.submission.source() if self.submission else None,
             "problem": self.problem,
             "started_at": self.started_at,

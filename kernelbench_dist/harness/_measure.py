@@ -36,7 +36,6 @@ Method = Literal["graph", "events", "wall"]
 _EMPTY_CALLS = 1000
 _COLD_CALLS = 5
 _MOST_REPLAYS = 1000
-_MIN_FLUSH_BYTES = 32 << 20
 
 
 def _no_cuda(*_: object) -> None:
@@ -75,7 +74,7 @@ class Pool:
         self.method = wanted
         l2_bytes = torch.cuda.get_device_properties(self.device).L2_cache_size
         self.flush = torch.empty(
-            max(2 * l2_bytes, _MIN_FLUSH_BYTES) // 4, dtype=torch.int32, device=self.device
+            max(2 * l2_bytes, _cuda._MIN_FLUSH_BYTES) // 4, dtype=torch.int32, device=self.device
         )
         if wanted == "graph":
             try:
@@ -180,6 +179,8 @@ class Measured:
     backward: bool
     module: torch.nn.Module
     draws: dict[int, _model.Inputs]
+    timed: Pool | None = None
+    floor: Pool | None = None
 
     def measuring(self) -> dict[str, Callable[[dict[str, Any], list[torch.Tensor]], Reply]]:
         return {
@@ -198,9 +199,10 @@ class Measured:
         calls: list[Call] = [partial(self._call, inputs) for inputs in self.pooled]
         self.timed = Pool(calls, self.device, message["min_time_us"])
         self.timed.prepare(message["method"])
-        floor: list[Call] = [_cuda.empty if self.timed.on_gpu else _nothing] * _EMPTY_CALLS
-        self.floor = Pool(floor, self.device, message["min_time_us"])
-        self.floor.prepare(self.timed.method)
+        if message["floor"]:
+            empty: list[Call] = [_cuda.empty if self.timed.on_gpu else _nothing] * _EMPTY_CALLS
+            self.floor = Pool(empty, self.device, message["min_time_us"])
+            self.floor.prepare(self.timed.method)
         return {"method": self.timed.method, "reason": self.timed.reason}, []
 
     def refill(self, message: dict[str, Any], tensors: list[torch.Tensor]) -> Reply:
@@ -216,20 +218,21 @@ class Measured:
 
     def sample(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
         pool = self.floor if message["of"] == "empty" else self.timed
+        assert pool is not None
         us, calls = pool.sample(message["kind"])
         return {"us": us, "calls": calls}, []
 
     def results(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
         """The outputs of one call of the last sample."""
+        assert self.timed is not None
         leaves = self.timed.results[message["index"]]
         plain = [leaf for leaf in leaves if type(leaf) in (torch.Tensor, torch.nn.Parameter)]
         held = sum(t.numel() * t.element_size() for t in plain)
-        shapes = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in plain]
-        return {"shapes": shapes}, plain if held <= message["most_bytes"] else []
+        return {}, plain if held <= message["most_bytes"] else []
 
     def unpool(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
         self.pooled = []
-        del self.timed, self.floor
+        self.timed = self.floor = None
         return {}, []
 
     def memory(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:

@@ -5,7 +5,6 @@ For use in a worker. The byte 255 is the poison: NaN in every float type, -1 in 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -100,11 +99,3 @@ def filled_with_nan() -> Iterator[None]:
         yield
     finally:
         torch.set_deterministic_debug_mode(was)
-
-
-def digest_of_all(tensors: list[torch.Tensor]) -> str:
-    """One digest of several tensors' bits."""
-    whole = hashlib.blake2b(digest_size=16)
-    for tensor in tensors:
-        whole.update(digest(tensor))
-    return whole.hexdigest()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,9 +26,6 @@ class Inputs:
     """what backward starts from, one for each floating-point output"""
     guards: list[_memory.Guarded] = field(default_factory=list)
     """of the leaves; none where they are in ordinary memory"""
-
-    def tensors(self) -> list[torch.Tensor]:
-        return self.leaves
 
     def unchanged(self) -> bool:
         return all(guard.unchanged() for guard in self.guards)
@@ -113,7 +109,7 @@ def _forward_backward(
     module: torch.nn.Module, inputs: Inputs, then: Callable[[Any], Any]
 ) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
     """Outputs, with `then` done to each as soon as it is there, and gradients, by name."""
-    tensors = inputs.tensors()
+    tensors = inputs.leaves
     leaves = {id(t): t.detach().requires_grad_(t.is_floating_point()) for t in tensors}
     value = _tree.map_tensors(inputs.value, lambda t: leaves[id(t)])
     with torch.enable_grad():
@@ -171,7 +167,3 @@ def mode(name: str) -> Iterator[None]:
 def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def live_threads() -> int:
-    return threading.active_count()

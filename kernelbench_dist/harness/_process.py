@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 import psutil
@@ -44,6 +44,7 @@ class Worker:
     """A process forked by the supervisor, with its channel; `with` makes sure that it ends.
 
     argv: a program to run instead of the judge's worker; its output is in `output()`.
+    on_output: called with each piece of output as it comes, in another thread.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Worker:
         argv: Sequence[str] = (),
         cwd: str | None = None,
         sandbox: bool = True,
+        on_output: Callable[[str], None] | None = None,
     ) -> None:
         here, there = socket.socketpair()
         status, its_status = socket.socketpair()
@@ -82,6 +84,7 @@ class Worker:
         self._status = status
         self._ended: dict[str, Any] | None = None
         self._kept = bytearray()
+        self._on_output = on_output
         self._flooded = False
         self._drain = threading.Thread(target=self._read_output, args=(read_end,), daemon=True)
         self._drain.start()
@@ -146,6 +149,9 @@ class Worker:
                 total += len(data)
                 self._kept += data
                 del self._kept[:-_KEPT_OUTPUT_BYTES]
+                if self._on_output is not None:
+                    with contextlib.suppress(Exception):  # reading must go on, or it stands still
+                        self._on_output(data.decode(errors="replace"))
                 if total > _MOST_OUTPUT_BYTES and not self._flooded:
                     self._flooded = True
                     with contextlib.suppress(OSError):

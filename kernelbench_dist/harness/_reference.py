@@ -14,7 +14,7 @@ import torch
 
 from kernelbench_dist import problems
 from kernelbench_dist.harness import _draws, _measure, _model, _oracle, _ranks, _tree
-from kernelbench_dist.harness._channel import DTYPES
+from kernelbench_dist.harness._channel import DTYPES, dtype_name
 
 Reply = tuple[dict[str, Any], list[torch.Tensor]]
 _SAME_SHAPE_TRIES = 200
@@ -131,30 +131,27 @@ class Reference(_measure.Measured):
             inputs.cotangents = self._cotangents(seed)
         self.draws[message["id"]] = inputs
         reply = {"inputs": packed, "count": len(tensors)}
-        return reply, [*inputs.tensors(), *inputs.cotangents]
+        return reply, [*inputs.leaves, *inputs.cotangents]
 
     def draw_many(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
         """Inputs from many seeds, all of the shapes of a draw that is kept; none of them is kept.
 
-        Where a seed gives other shapes, the next ones are tried.
+        Where a seed gives other shapes, the next ones are tried; "found" says whether one did.
         """
         like = self.draws[message["like"]]
-        shapes = [t.shape for t in like.tensors()]
+        shapes = [t.shape for t in like.leaves]
         result: list[torch.Tensor] = []
         for first in message["seeds"]:
             for seed in range(first, first + _SAME_SHAPE_TRIES):
-                _, tensors = self._drawn(seed, jitter=False, values="normal")
+                _, tensors = self._drawn(seed, jitter=message["jitter"], values="normal")
                 if [t.shape for t in tensors] == shapes:
                     break
             else:
-                raise ValueError(
-                    "get_inputs() hardly ever gives the same shapes twice, so that nothing can be "
-                    "timed: let it take jitter=False"
-                )
+                return {"found": False}, []
             result += tensors
             if self.backward:
                 result += self._cotangents(seed)
-        return {}, result
+        return {"found": True}, result
 
     def put(self, message: dict[str, Any], tensors: list[torch.Tensor]) -> Reply:
         """Keep inputs that come from the judge, as a submission's worker does."""
@@ -201,7 +198,7 @@ class Reference(_measure.Measured):
         limits = _oracle.bounds([t for _, t in exact], eager, moved)
         reply = {
             "names": [n for n, _ in exact],
-            "dtypes": [str(t.dtype).removeprefix("torch.") for t in eager],
+            "dtypes": [dtype_name(t.dtype) for t in eager],
         }
         return reply, [*(t for _, t in exact), *limits]
 
@@ -220,7 +217,7 @@ class Reference(_measure.Measured):
 
         with FlopCounterMode(display=False) as counter:
             leaves = _model.run(self.module, inputs, backward=self.backward)
-        held = [*inputs.tensors(), *self.module.parameters(), *(c.values for _, c in leaves)]
+        held = [*inputs.leaves, *self.module.parameters(), *(c.values for _, c in leaves)]
         nbytes = sum(t.numel() * t.element_size() for t in held)
         return {"bytes": nbytes, "flops": counter.get_total_flops(), "source": "analysis"}, []
 
@@ -261,8 +258,8 @@ class Reference(_measure.Measured):
         self, inputs: _model.Inputs, change: Callable[[torch.Tensor], torch.Tensor]
     ) -> list[tuple[str, torch.Tensor]]:
         """The outputs in float64 (integers as they are), on inputs changed first."""
-        wide = [change(_model.cast(t, torch.float64)) for t in inputs.tensors()]
-        by_id = {id(t): w for t, w in zip(inputs.tensors(), wide, strict=True)}
+        wide = [change(_model.cast(t, torch.float64)) for t in inputs.leaves]
+        by_id = {id(t): w for t, w in zip(inputs.leaves, wide, strict=True)}
         value = _tree.map_tensors(inputs.value, lambda t: by_id[id(t)])
         exact = _model.Inputs(value, wide, [c.to(torch.float64) for c in inputs.cotangents])
         leaves = _model.run(self.exact_module, exact, backward=self.backward)

@@ -13,8 +13,6 @@ from typing_extensions import Self
 from kernelbench_dist.harness._verdicts import Verdict
 from kernelbench_dist.timing import BenchResult
 
-SCHEMA = "kernelbench_dist.harness/1"
-
 Kind = Literal["cuda", "cpp", "triton", "cute", "torch"]
 Severity = Literal["error", "warning", "note"]
 

@@ -24,8 +24,6 @@ from kernelbench_dist.harness._submission import Submission
 from kernelbench_dist.harness._verdicts import Verdict
 
 _RUNS = ("poisoned", "plain", "plain")
-_CHECK_DRAWS = 3
-_SAME_SHAPE_TRIES = 200
 
 Progress = Callable[[str], None]
 """takes what is being done, in a few words"""
@@ -129,14 +127,36 @@ class Session:
             [tensors for _, tensors in replies],
         )
 
-    def draw_like(self, shapes: Any, seed: int, *, jitter: bool | None = None) -> Draw | None:
-        """Inputs of the given shapes, None where many seeds do not give them."""
-        for attempt in range(_SAME_SHAPE_TRIES):
-            draw = self.draw(derived(seed, f"again {attempt}") if attempt else seed, jitter=jitter)
-            if draw.shapes() == shapes:
-                return draw
-            self.reference.ask("drop", {"id": draw.id})
-        return None
+    def draw_many(self, like: Draw, seeds: Sequence[int], *, jitter: bool) -> list[Draw] | None:
+        """Draws of the shapes of one that the reference keeps; it keeps none of these.
+
+        None where many seeds do not give them.
+        """
+        ranks = range(self.info.world_size)
+        replies = self.reference.ask(
+            "draw_many",
+            {"like": like.id, "jitter": jitter},
+            each=[{"seeds": [derived(s, f"rank {r}") for s in seeds]} for r in ranks],
+            step="get_inputs()",
+        )
+        if not all(reply["found"] for reply, _ in replies):
+            return None
+        draws = []
+        for k, seed in enumerate(seeds):
+            tensors = [
+                every[k * len(own) : (k + 1) * len(own)]
+                for (_, every), own in zip(replies, like.tensors, strict=True)
+            ]
+            draws.append(Draw(self.new_id(), seed, like.packed, like.counts, tensors))
+        return draws
+
+    def draw_like(self, like: Draw, seed: int) -> Draw | None:
+        """Another draw of the same shapes, which the reference keeps; None as for draw_many."""
+        draws = self.draw_many(like, [seed], jitter=self.jitter)
+        if draws is None:
+            return None
+        self.put_reference(draws[0])
+        return draws[0]
 
     def expect(self, draw: Draw) -> list[_values.Expected]:
         """The exact outputs for a draw, on every rank."""
@@ -216,7 +236,7 @@ class Session:
         draw = self.draw(seed)
         self.construct_submission()
         first = self.judge_draw(draw, sizes)
-        other = self.draw_like(draw.shapes(), derived(seed, "other")) if first.passed else None
+        other = self.draw_like(draw, derived(seed, "other")) if first.passed else None
         if other is None:
             return first
         second = self.judge_draw(other, sizes)
@@ -281,34 +301,28 @@ class Session:
         self, draw: Draw, mode: str, expected: Sequence[_values.Expected]
     ) -> list[list[torch.Tensor]] | _values.Fault:
         """One run on all ranks: the outputs of each, or what is wrong with their kind."""
-        most = [e.nbytes() for e in expected]
         each = [
             {
-                "most_bytes": 2 * n + (1 << 20),
-                "largest_output_bytes": max(
-                    (v.numel() * d.itemsize for v, d in zip(e.values, e.dtypes, strict=True)),
-                    default=0,
-                ),
+                "most_bytes": e.most_bytes(),
+                "largest_output_bytes": max(e.sizes_bytes(), default=0),
             }
-            for n, e in zip(most, expected, strict=True)
+            for e in expected
         ]
         replies = self.candidate.ask(
             "run",
             {"id": draw.id, "mode": mode},
             each=each,
-            most_bytes=2 * max(most) + (1 << 20),
+            most_bytes=max(e.most_bytes() for e in expected),
             step="forward()",
         )
         device = torch.device(self.options.device).type
         for rank, ((reply, tensors), wanted) in enumerate(zip(replies, expected, strict=True)):
             answer = read(RunAnswer, reply)
             fault = _values.wrong_kind(wanted, answer, device)
-            if fault is None:
-                right = [(d, v.shape) for d, v in zip(wanted.dtypes, wanted.values, strict=True)]
-                if [(t.dtype, t.shape) for t in tensors] != right:
-                    fault = _values.Fault(
-                        Verdict.INCORRECT_SHAPE, "the bytes that came back are not its outputs"
-                    )
+            if fault is None and not wanted.fits(tensors):
+                fault = _values.Fault(
+                    Verdict.INCORRECT_SHAPE, "the bytes that came back are not its outputs"
+                )
             if fault is not None:
                 on_rank = f"rank {rank}: " if self.info.world_size > 1 else ""
                 return _values.Fault(fault.verdict, on_rank + fault.reason)

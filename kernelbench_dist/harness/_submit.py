@@ -11,6 +11,7 @@ import torch
 
 from kernelbench_dist.harness import _device, _timing
 from kernelbench_dist.harness._answers import LaunchesAnswer, MemoryAnswer, read
+from kernelbench_dist.harness._channel import dtype_name
 from kernelbench_dist.harness._judge import (
     Found,
     Head,
@@ -100,7 +101,7 @@ def submit_kernel(
     with head.judging():
         check_syntax(submission)
         tell("reading the source")
-        checked = static_check(source, problem)
+        checked = static_check(submission, problem)
         measured["static"] = checked
         if static and not checked.passed:
             raise JudgedError(checked.verdict, f"static check: {checked.reason}")
@@ -132,18 +133,18 @@ def _measure(
     session.construct_submission()
     draw = session.draw(seed, jitter=False)
     session.put(draw)
-    kinds = kernel_names(session.builds, session.submission)
-    mine = _launches(session.candidate, draw, kinds)
-    theirs = _launches(session.reference, draw, None)
+    profile = _profile(session.candidate, draw)
+    mine = _launches(profile, kernel_names(session.builds, session.submission))
+    theirs = _launches(_profile(session.reference, draw), None)
     measured["launches"], measured["reference_launches"] = mine, theirs
     if mine and theirs and mine.kernels:
         measured["fusion_ratio"] = theirs.kernels / mine.kernels
-    _check_kind(session.submission.kind, mine, session.candidate, draw)
+    _check_kind(session.submission.kind, mine, profile.operators)
     measured["memory"] = _memory(session.candidate, draw)
     measured["reference_memory"] = _memory(session.reference, draw)
     cost, _ = session.reference.ask("cost", {"id": draw.id})[0]
     session.progress(f"timing, {rounds} rounds")
-    timing = _timing.measure(session, at, rounds=rounds, min_time_ms=min_time_ms)
+    timing = _timing.measure(session, rounds=rounds, min_time_ms=min_time_ms)
     measured["timing"] = timing
     light = _speed_of_light(timing, cost, session.options.device, _judged_dtype(draw))
     measured["speed_of_light"] = light
@@ -162,10 +163,13 @@ def kernel_names(builds: Sequence[Build], submission: Submission) -> frozenset[s
     return frozenset(names | set(re.findall(r"^def (\w+)\(", submission.text, re.MULTILINE)))
 
 
-def _launches(side: Side, draw: Draw, own: frozenset[str] | None) -> Launches | None:
-    """own: the names of the submission's kernels; None for the reference."""
+def _profile(side: Side, draw: Draw) -> LaunchesAnswer:
     reply, _ = side.ask("launches", {"id": draw.id}, step="profiling")[0]
-    answer = read(LaunchesAnswer, reply)
+    return read(LaunchesAnswer, reply)
+
+
+def _launches(answer: LaunchesAnswer, own: frozenset[str] | None) -> Launches | None:
+    """own: the names of the submission's kernels; None for the reference."""
     if answer.kernels is None:
         return None
     total = sum(us for _, us in answer.kernels)
@@ -183,8 +187,11 @@ def _is_own(kernel: str, own: frozenset[str]) -> bool:
     return any(re.search(rf"(^|\W){re.escape(name)}(\W|_|$)", kernel) for name in own if name)
 
 
-def _check_kind(kind: Kind, launches: Launches | None, side: Side, draw: Draw) -> None:
-    """A submission of a kernel's kind must do its work in kernels of its own."""
+def _check_kind(kind: Kind, launches: Launches | None, operators: Sequence[str]) -> None:
+    """A submission of a kernel's kind must do its work in kernels of its own.
+
+    operators: of torch that it calls, which decide where no kernels were recorded.
+    """
     if kind == "torch":
         return
     if launches is not None and launches.kernels:
@@ -195,9 +202,7 @@ def _check_kind(kind: Kind, launches: Launches | None, side: Side, draw: Draw) -
                 f"in kernels that are not its own: {_listed(launches.names)}",
             )
         return
-    reply, _ = side.ask("launches", {"id": draw.id}, step="profiling")[0]
-    called = read(LaunchesAnswer, reply).operators
-    work = [op for op in called if not _FREE_OPERATORS.match(op)]
+    work = [op for op in operators if not _FREE_OPERATORS.match(op)]
     computes = [op for op in work if op.startswith("aten.")]
     if computes:
         raise JudgedError(
@@ -220,7 +225,7 @@ def _memory(side: Side, draw: Draw) -> Memory | None:
 
 def _judged_dtype(draw: Draw) -> str:
     floats = [t.dtype for ts in draw.tensors for t in ts if t.is_floating_point()]
-    return str(floats[0]).removeprefix("torch.") if floats else "float32"
+    return dtype_name(floats[0]) if floats else "float32"
 
 
 def _speed_of_light(

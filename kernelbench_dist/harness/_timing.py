@@ -25,18 +25,15 @@ from kernelbench_dist.timing import BenchResult
 from kernelbench_dist.timing._bench import _environment
 from kernelbench_dist.timing._result import (
     KINDS,
-    Candidate,
     Kind,
     Method,
-    Timing,
-    compare,
-    with_launch_bound,
+    Samples,
+    assemble,
 )
 
 _MOST_POOL_CALLS = 1000
 _CPU_POOL_BYTES = 32 << 20
 _MOST_ROUND_US = 50_000.0  # of the reference, where a single call does not take longer
-_MIN_ROUNDS = 8
 _CHECKED_ROUNDS = 4
 # Two clocks agree where the judge's is at most this factor longer, as against the reference's, and
 # by so much that a busy host does not explain it.
@@ -54,10 +51,8 @@ class _Lane:
     """by the judge's clock, for the whole request"""
 
 
-def measure(
-    session: Session, sizes: Mapping[str, int], *, rounds: int, min_time_ms: float
-) -> BenchResult:
-    """Time both sides, constructed already at these sizes, on fresh inputs in every round.
+def measure(session: Session, *, rounds: int, min_time_ms: float) -> BenchResult:
+    """Time both sides, as they are constructed, on fresh inputs in every round.
 
     Raises JudgedError: CHEATING where a clock or a timed output shows it, or as a step fails.
     """
@@ -69,7 +64,8 @@ def measure(
     draws = [first, *_fresh(session, first, "pool", _calls(session, first, on_gpu) - 1)]
     for draw in draws:
         session.put(draw)
-        session.put_reference(draw)
+        if draw is not first:
+            session.put_reference(draw)
     method, reason = _prepare(sides, [d.id for d in draws], min_time_ms)
     kinds: tuple[Kind, ...] = KINDS if on_gpu else ("call",)
     lanes = {(who, kind): _Lane() for who in (*sides, "empty") for kind in kinds}
@@ -94,12 +90,26 @@ def measure(
     _check_refills(lanes, refills_us, kinds)
     for side in sides.values():
         side.ask("unpool", step="timing")
-    return _result(lanes, kinds, method, reason, rounds, seed, session.options.device, started_at)
+
+    def samples(who: str) -> dict[Kind, Samples]:
+        return {k: (lanes[who, k].calls, lanes[who, k].samples_us) for k in kinds}
+
+    return assemble(
+        [(who, samples(who)) for who in sides],
+        ("(empty kernel)" if on_gpu else "(empty function)", samples("empty")),
+        environment=_environment(torch.device(session.options.device), started_at),
+        method=method,
+        reason=reason,
+        rounds=rounds,
+        seed=seed % 2**32,
+        baseline="reference",
+    )
 
 
 def _calls(session: Session, draw: Draw, on_gpu: bool) -> int:
     """How many calls' inputs fit a pool that stays in the cache, and take no more than a moment."""
-    session.reference.ask("pool", {"ids": [draw.id], "method": "wall", "min_time_us": 1.0})
+    pool = {"ids": [draw.id], "method": "wall", "min_time_us": 1.0, "floor": False}
+    session.reference.ask("pool", pool)
     once, _ = session.reference.ask("sample", {"kind": "call", "of": "module"})[0]
     session.reference.ask("unpool")
     held = _CPU_POOL_BYTES
@@ -111,20 +121,14 @@ def _calls(session: Session, draw: Draw, on_gpu: bool) -> int:
 
 def _fresh(session: Session, like: Draw, what: str, count: int) -> list[Draw]:
     """So many new draws of the shapes of one that the reference keeps; it keeps none of these."""
-    ranks = range(session.info.world_size)
     seeds = [derived(session.options.seed, f"{what} call {k}") for k in range(count)]
-    replies = session.reference.ask(
-        "draw_many",
-        {"like": like.id},
-        each=[{"seeds": [derived(s, f"rank {r}") for s in seeds]} for r in ranks],
-        step="get_inputs()",
-    )
-    draws = []
-    for k, seed in enumerate(seeds):
-        tensors = []
-        for (_, every), own in zip(replies, like.tensors, strict=True):
-            tensors.append(every[k * len(own) : (k + 1) * len(own)])
-        draws.append(Draw(session.new_id(), seed, like.packed, like.counts, tensors))
+    draws = session.draw_many(like, seeds, jitter=False)
+    if draws is None:
+        raise JudgedError(
+            Verdict.PROBLEM_ERROR,
+            "in the problem, get_inputs() hardly ever gives the same shapes twice, so that nothing "
+            "can be timed: let it take jitter=False",
+        )
     return draws
 
 
@@ -138,7 +142,12 @@ def _prepare(
     for _ in order:
         methods: list[Method] = []
         for who, side in sides.items():
-            message = {"ids": ids, "method": wanted, "min_time_us": 1e3 * min_time_ms}
+            message = {
+                "ids": ids,
+                "method": wanted,
+                "min_time_us": 1e3 * min_time_ms,
+                "floor": who == "reference",  # which is to be believed
+            }
             for reply, _ in side.ask("pool", message, step="timing"):
                 answer = read(PoolAnswer, reply)
                 methods.append(answer.method)
@@ -175,20 +184,16 @@ def _check_results(session: Session, draws: list[Draw], index: int) -> None:
     session.put_reference(draws[index])
     expected = session.expect(draws[index])
     session.reference.ask("drop", {"id": draws[index].id})
-    most = max(e.nbytes() for e in expected)
+    most = max(e.most_bytes() for e in expected)
     replies = session.candidate.ask(
-        "results",
-        {"index": index, "most_bytes": 2 * most + (1 << 20)},
-        most_bytes=2 * most + (1 << 20),
-        step="timing",
+        "results", {"index": index, "most_bytes": most}, most_bytes=most, step="timing"
     )
     for rank, ((_, got), wanted) in enumerate(zip(replies, expected, strict=True)):
-        right = [(d, v.shape) for d, v in zip(wanted.dtypes, wanted.values, strict=True)]
-        fault = None
-        if [(t.dtype, t.shape) for t in got] == right:
+        said = "other shapes or dtypes"
+        if wanted.fits(got):
             _, fault = _values.compare(wanted, got, rank)
-        if [(t.dtype, t.shape) for t in got] != right or fault is not None:
-            said = fault.reason if fault else "other shapes or dtypes"
+            said = fault.reason if fault else ""
+        if said:
             raise JudgedError(
                 Verdict.CHEATING,
                 f"its answers were right while they were judged, and wrong while timed: {said}",
@@ -244,45 +249,3 @@ def _check_refills(
             f"it takes {extra / 1e3:.3g} ms longer than the reference to take its inputs, which "
             "is outside of the timed window, and reports less time inside",
         )
-
-
-def _result(
-    lanes: Mapping[tuple[str, Kind], _Lane],
-    kinds: tuple[Kind, ...],
-    method: Method,
-    reason: str | None,
-    rounds: int,
-    seed: int,
-    device: str,
-    started_at: str,
-) -> BenchResult:
-    on_gpu = device.startswith("cuda")
-
-    def candidate(name: str, who: str, empty: Candidate | None) -> Candidate:
-        timings: dict[str, Timing | None] = dict.fromkeys(KINDS)
-        for kind in kinds:
-            lane = lanes[who, kind]
-            floor = None if empty is None else empty.timing(kind)
-            timings[kind] = Timing.of(lane.samples_us, lane.calls, floor)
-        call = timings["call"]
-        assert call is not None
-        return Candidate(name, timings["warm"], timings["cold"], call)
-
-    empty = candidate("(empty kernel)" if on_gpu else "(empty function)", "empty", None)
-    timed = [candidate(who, who, empty) for who in ("reference", "submission")]
-    if on_gpu:
-        timed = [with_launch_bound(c, empty) for c in timed]
-    where = torch.device(device)
-    if on_gpu and where.index is None:
-        where = torch.device("cuda", torch.cuda.current_device())
-    return BenchResult(
-        environment=_environment(where, started_at),
-        method=method,
-        reason=reason,
-        rounds=rounds,
-        seed=seed % 2**32,
-        baseline="reference",
-        candidates=tuple(timed),
-        empty=empty,
-        ratios=compare(timed, "reference", seed % 2**32, method, on_gpu=on_gpu),
-    )

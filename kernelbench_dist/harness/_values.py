@@ -11,6 +11,7 @@ import torch
 
 from kernelbench_dist._compare import MatchReport, Tally
 from kernelbench_dist.harness._answers import RunAnswer
+from kernelbench_dist.harness._channel import dtype_name
 from kernelbench_dist.harness._oracle import NO_BOUND
 from kernelbench_dist.harness._results import Output
 from kernelbench_dist.harness._verdicts import Verdict
@@ -25,9 +26,19 @@ class Expected:
     values: tuple[torch.Tensor, ...]
     bounds: tuple[torch.Tensor, ...]
 
-    def nbytes(self) -> int:
+    def sizes_bytes(self) -> list[int]:
+        """Of the outputs in their own dtypes."""
         pairs = zip(self.values, self.dtypes, strict=True)
-        return sum(v.numel() * d.itemsize for v, d in pairs)
+        return [v.numel() * d.itemsize for v, d in pairs]
+
+    def most_bytes(self) -> int:
+        """What an answer may hold: more than is right, so that it can be said what is wrong."""
+        return 2 * sum(self.sizes_bytes()) + (1 << 20)
+
+    def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether tensors are as many as the outputs, of their dtypes and shapes."""
+        right = [(d, v.shape) for d, v in zip(self.dtypes, self.values, strict=True)]
+        return [(t.dtype, t.shape) for t in tensors] == right
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,7 @@ def wrong_kind(expected: Expected, answer: RunAnswer, device: str) -> Fault | No
     for name, dtype, got, (its, _) in zip(
         expected.names, expected.dtypes, answer.outputs, answer.shapes, strict=True
     ):
-        right = str(dtype).removeprefix("torch.")
+        right = dtype_name(dtype)
         if its != right:
             return Fault(
                 Verdict.INCORRECT_DTYPE, f"{name} is {its}, where the reference is {right}"
@@ -138,7 +149,7 @@ def _output(name: str, rank: int, tensor: torch.Tensor, report: MatchReport) -> 
         name=name,
         rank=rank,
         shape=tuple(tensor.shape),
-        dtype=str(tensor.dtype).removeprefix("torch."),
+        dtype=dtype_name(tensor.dtype),
         elements=report.elements,
         mismatches=report.mismatches,
         max_abs_error=report.max_abs_error,

@@ -73,10 +73,3 @@ def rendered(items: Iterable[RenderableType], width: int = WIDTH) -> list[str]:
     for item in items:
         console.print(item)
     return [line.rstrip() for line in buffer.getvalue().splitlines() if line.strip()]
-
-
-def cut(lines: Sequence[str], most: int, of: str) -> Iterator[str]:
-    """The first lines, and how many were left out."""
-    yield from lines[:most]
-    if len(lines) > most:
-        yield f"  ... and {len(lines) - most} more {of}"

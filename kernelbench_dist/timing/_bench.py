@@ -20,13 +20,11 @@ from kernelbench_dist.timing._lane import Call, Lane, blame, collector_off
 from kernelbench_dist.timing._result import (
     KINDS,
     BenchResult,
-    Candidate,
     Environment,
     Kind,
     Method,
-    Timing,
-    compare,
-    with_launch_bound,
+    Samples,
+    assemble,
 )
 from kernelbench_dist.timing._stats import MIN_ROUNDS
 
@@ -171,31 +169,23 @@ def _result(
 ) -> BenchResult:
     # A candidate may have the floor's name, so lanes are told apart by their place as well: in
     # every kind the candidates come in order and the floor comes last.
-    def candidate(index: int, name: str, empty: Candidate | None) -> Candidate:
-        timings: dict[Kind, Timing] = {}
+    def measured(index: int) -> dict[Kind, Samples]:
+        found: dict[Kind, Samples] = {}
         for kind in KINDS:
-            of_kind = [(lane, us) for lane, us in samples if lane.kind == kind]
+            of_kind = [(lane.calls, us) for lane, us in samples if lane.kind == kind]
             if of_kind:
-                lane, us = of_kind[index]
-                floor = None if empty is None else empty.timing(kind)
-                timings[kind] = Timing.of(us, lane.calls, floor)
-        return Candidate(name, timings.get("warm"), timings.get("cold"), timings["call"])
+                found[kind] = of_kind[index]
+        return found
 
-    empty = candidate(-1, empty_name, None)
-    timed = [candidate(i, name, empty) for i, name in enumerate(names)]
-    on_gpu = environment.device.startswith("cuda")
-    if on_gpu:
-        timed = [with_launch_bound(c, empty) for c in timed]
-    return BenchResult(
+    return assemble(
+        [(name, measured(i)) for i, name in enumerate(names)],
+        (empty_name, measured(-1)),
         environment=environment,
         method=method,
         reason=reason,
         rounds=rounds,
         seed=seed,
         baseline=baseline,
-        candidates=tuple(timed),
-        empty=empty,
-        ratios=compare(timed, baseline, seed, method, on_gpu=on_gpu),
     )
 
 

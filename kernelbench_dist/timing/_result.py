@@ -7,9 +7,9 @@ storage. What was not measured is None.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -217,6 +217,48 @@ def _timing(data: dict[str, Any] | None) -> Timing | None:
     fields = dict(data)
     fields["samples_us"] = tuple(data["samples_us"])
     return Timing(**fields)
+
+
+Samples: TypeAlias = tuple[int, Sequence[float]]
+"""how many calls each sample is a mean of, and the samples in us, in the order of the rounds"""
+
+
+def assemble(
+    measured: Sequence[tuple[str, Mapping[Kind, Samples]]],
+    floor: tuple[str, Mapping[Kind, Samples]],
+    *,
+    environment: Environment,
+    method: Method,
+    reason: str | None,
+    rounds: int,
+    seed: int,
+    baseline: str,
+) -> BenchResult:
+    """The result of a run: candidates by name, and the floor, each with its samples by kind."""
+
+    def candidate(name: str, kinds: Mapping[Kind, Samples], empty: Candidate | None) -> Candidate:
+        timings = {
+            kind: Timing.of(us, calls, None if empty is None else empty.timing(kind))
+            for kind, (calls, us) in kinds.items()
+        }
+        return Candidate(name, timings.get("warm"), timings.get("cold"), timings["call"])
+
+    empty = candidate(*floor, None)
+    timed = [candidate(name, kinds, empty) for name, kinds in measured]
+    on_gpu = environment.device.startswith("cuda")
+    if on_gpu:
+        timed = [with_launch_bound(c, empty) for c in timed]
+    return BenchResult(
+        environment=environment,
+        method=method,
+        reason=reason,
+        rounds=rounds,
+        seed=seed,
+        baseline=baseline,
+        candidates=tuple(timed),
+        empty=empty,
+        ratios=compare(timed, baseline, seed, method, on_gpu=on_gpu),
+    )
 
 
 def compare(
