@@ -140,6 +140,16 @@ def test_output_and_exit_code():
         assert w.output().split() == ["hello", "there"]
 
 
+def test_a_program_has_the_variables_that_it_is_given(monkeypatch):
+    code = "import os; print(os.environ.get('A_NAME'), 'HOME' in os.environ)"
+    with program(code) as w:  # now the supervisor runs
+        assert w.wait() == (0, "exit")
+    monkeypatch.setenv("A_NAME", "set later")
+    with program(code, environment={"A_NAME": os.environ["A_NAME"]}) as w:
+        assert w.wait() == (0, "exit")
+        assert w.output().split() == ["set", "later", "False"]
+
+
 def test_limits():
     with program("while True: pass", time_limit_s=0.5) as w:
         assert w.wait()[1] == "time"

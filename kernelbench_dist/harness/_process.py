@@ -44,6 +44,7 @@ class Worker:
     """A process forked by the supervisor, with its channel; `with` makes sure that it ends.
 
     argv: a program to run instead of the judge's worker; its output is in `output()`.
+    environment: all variables of that program; by default those that the supervisor started with.
     on_output: called with each piece of output as it comes, in another thread.
     """
 
@@ -64,7 +65,7 @@ class Worker:
         request = {
             "argv": list(argv),
             "cwd": cwd,
-            "environment": dict(environment or {}),
+            "environment": None if environment is None else dict(environment),
             "memory_limit_bytes": memory_limit_bytes or default_memory_limit_bytes(),
             "time_limit_s": time_limit_s,
             "sandbox": sandbox,

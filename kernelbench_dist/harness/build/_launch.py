@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -25,17 +24,16 @@ def launch(
     """Run a program; at the end, or after `timeout_s`, kill what is left of it.
 
     The output is read all the time, so that a full pipe cannot stop the program, and its last
-    1 MiB is kept. `on_output` is called in another thread with each piece as it comes. `env` is in
-    addition to this process's variables.
+    1 MiB is kept. `on_output` is called in another thread with each piece as it comes. `env` are
+    all its variables.
 
     Returns:
         The exit status, None if it ran past the limit; and the output, stderr among it.
     """
-    own = {name: value for name, value in env.items() if os.environ.get(name) != value}
     with Worker(
         argv=argv,
         cwd=str(cwd),
-        environment=own,
+        environment=env,
         time_limit_s=timeout_s,
         sandbox=False,
         on_output=on_output,
