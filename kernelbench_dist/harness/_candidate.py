@@ -5,17 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kernelbench_dist.harness import _measure, _memory, _model, _ranks, _tree
-from kernelbench_dist.harness._channel import DTYPES, Channel, dtype_name
+from kernelbench_dist.harness import _memory, _model, _tree
+from kernelbench_dist.harness._channel import Channel, dtype_name
+from kernelbench_dist.harness._served import Reply, Request, Served
 from kernelbench_dist.harness.build import BuildRequest, load_built
-
-Reply = tuple[dict[str, Any], list[torch.Tensor]]
 
 
 class ParametersDifferError(Exception):
@@ -26,35 +24,26 @@ class BuildFailedError(RuntimeError):
     """An extension did not compile; the judge has the compiler's messages."""
 
 
-class Candidate(_measure.Measured):
+class Candidate(Served):
     """One submission on one device; with several ranks there is one such worker a rank."""
 
     def __init__(self, first: dict[str, Any], channel: Channel) -> None:
-        self.device = torch.device(first["device"])
-        self.dtype = DTYPES[first["dtype"]] if first["dtype"] else None
-        self.backward: bool = first["backward"]
-        self.rank: int = first["rank"]
-        self.world_size: int = first["world_size"]
+        super().__init__(first)
         self.channel = channel
-        self.draws: dict[int, _model.Inputs] = {}
         self.names: types.ModuleType
 
-    def requests(self) -> dict[str, Callable[[dict[str, Any], list[torch.Tensor]], Reply]]:
+    def requests(self) -> dict[str, Request]:
         return {
+            **super().requests(),
             "load": self.load,
             "construct": self.construct,
-            "put": self.put,
             "run": self.run,
             "check": self.check,
-            "drop": self.drop,
-            **self.measuring(),
         }
 
     def load(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
         """Run the file. What it builds is built by the judge, on its behalf."""
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
-        _ranks.join(self.rank, self.world_size, message.get("rendezvous"))
+        self.join(message)
         # Not at the top: importing it asks for GPUs, which would spoil CUDA for later forks.
         from torch.utils import cpp_extension
 
@@ -95,17 +84,6 @@ class Candidate(_measure.Measured):
         self.module = module
         return {"fixed_sizes": fixed}, []
 
-    def put(self, message: dict[str, Any], tensors: list[torch.Tensor]) -> Reply:
-        count = message["count"]
-        self.draws[message["id"]] = _model.place(
-            message["inputs"],
-            tensors[:count],
-            self.device,
-            layout=message.get("layout", "contiguous"),
-            cotangents=tensors[count:],
-        )
-        return {}, []
-
     def run(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
         """One call of forward, and backward; the outputs as they are when it returns."""
         inputs = self.draws[message["id"]]
@@ -133,10 +111,6 @@ class Candidate(_measure.Measured):
 
     def check(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
         return {"unchanged": self.draws[message["id"]].unchanged()}, []
-
-    def drop(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
-        self.draws.pop(message["id"], None)
-        return {}, []
 
 
 def _check_parameters(

@@ -1,4 +1,4 @@
-"""Time, memory and launches of a module in a worker.
+"""The time of a module's calls, in a worker.
 
 A pool holds the inputs of some calls at fixed places. Before every sample the judge fills it with
 inputs never seen before, and in a sample each call gets its own: to remember an answer, or to do
@@ -25,15 +25,12 @@ from typing import Any, Literal
 
 import torch
 
-from kernelbench_dist.harness import _launches, _model
 from kernelbench_dist.timing import _cuda
 from kernelbench_dist.timing._lane import collector_off
 
-Reply = tuple[dict[str, Any], list[torch.Tensor]]
 Call = Callable[[], Any]
 Method = Literal["graph", "events", "wall"]
 
-_EMPTY_CALLS = 1000
 _COLD_CALLS = 5
 _MOST_REPLAYS = 1000
 
@@ -170,93 +167,3 @@ class Pool:
         if self.on_gpu:
             _synchronize()
         return (_clock() - begin) / 1e3
-
-
-class Measured:
-    """The requests about measuring that both sides answer."""
-
-    device: torch.device
-    backward: bool
-    module: torch.nn.Module
-    draws: dict[int, _model.Inputs]
-    timed: Pool | None = None
-    floor: Pool | None = None
-
-    def measuring(self) -> dict[str, Callable[[dict[str, Any], list[torch.Tensor]], Reply]]:
-        return {
-            "pool": self.pool,
-            "refill": self.refill,
-            "sample": self.sample,
-            "results": self.results,
-            "unpool": self.unpool,
-            "memory": self.memory,
-            "launches": self.launches,
-        }
-
-    def pool(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
-        """Make the draws with the given ids a pool."""
-        self.pooled = [self.draws[i] for i in message["ids"]]
-        calls: list[Call] = [partial(self._call, inputs) for inputs in self.pooled]
-        self.timed = Pool(calls, self.device, message["min_time_us"])
-        self.timed.prepare(message["method"])
-        if message["floor"]:
-            empty: list[Call] = [_cuda.empty if self.timed.on_gpu else _nothing] * _EMPTY_CALLS
-            self.floor = Pool(empty, self.device, message["min_time_us"])
-            self.floor.prepare(self.timed.method)
-        return {"method": self.timed.method, "reason": self.timed.reason}, []
-
-    def refill(self, message: dict[str, Any], tensors: list[torch.Tensor]) -> Reply:
-        """New values for all inputs of the pool, and their cotangents, in the pool's order."""
-        values = iter(tensors)
-        for inputs in self.pooled:
-            for guard in inputs.guards:
-                guard.refill(next(values))
-            for cotangent in inputs.cotangents:
-                cotangent.copy_(next(values))
-        _model.synchronize(self.device)
-        return {}, []
-
-    def sample(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
-        pool = self.floor if message["of"] == "empty" else self.timed
-        assert pool is not None
-        us, calls = pool.sample(message["kind"])
-        return {"us": us, "calls": calls}, []
-
-    def results(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
-        """The outputs of one call of the last sample."""
-        assert self.timed is not None
-        leaves = self.timed.results[message["index"]]
-        plain = [leaf for leaf in leaves if type(leaf) in (torch.Tensor, torch.nn.Parameter)]
-        held = sum(t.numel() * t.element_size() for t in plain)
-        return {}, plain if held <= message["most_bytes"] else []
-
-    def unpool(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
-        self.pooled = []
-        self.timed = self.floor = None
-        return {}, []
-
-    def memory(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
-        """The allocator's peak in one call, above what was allocated before it."""
-        inputs = self.draws[message["id"]]
-        if self.device.type != "cuda":
-            return {"peak_above_inputs_bytes": None}, []
-        for _round in range(2):  # the first call may allocate a library's workspace
-            torch.cuda.synchronize()
-            before = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-            self._call(inputs)
-            torch.cuda.synchronize()
-            peak = torch.cuda.max_memory_allocated() - before
-        return {"peak_above_inputs_bytes": peak}, []
-
-    def launches(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
-        """What one call does, by the profiler."""
-        inputs = self.draws[message["id"]]
-        return _launches.of_call(partial(self._call, inputs), self.device), []
-
-    def _call(self, inputs: _model.Inputs) -> Any:
-        return _model.call(self.module, inputs, backward=self.backward)
-
-
-def _nothing() -> None:
-    pass

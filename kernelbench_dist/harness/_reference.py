@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from kernelbench_dist import problems
-from kernelbench_dist.harness import _draws, _measure, _model, _oracle, _ranks, _tree
-from kernelbench_dist.harness._channel import DTYPES, dtype_name
+from kernelbench_dist.harness import _draws, _model, _oracle, _tree
+from kernelbench_dist.harness._channel import dtype_name
+from kernelbench_dist.harness._served import Reply, Request, Served
 
-Reply = tuple[dict[str, Any], list[torch.Tensor]]
 _SAME_SHAPE_TRIES = 200
 
 # What rank programs on virtual ranks often amount to by mistake, as changes of the inputs: the
@@ -31,37 +31,28 @@ CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-class Reference(_measure.Measured):
+class Reference(Served):
     """A problem at one size on one device; with several ranks there is one such worker a rank."""
 
     def __init__(self, first: dict[str, Any]) -> None:
-        self.device = torch.device(first["device"])
-        self.dtype = DTYPES[first["dtype"]] if first["dtype"] else None
-        self.backward: bool = first["backward"]
-        self.rank: int = first["rank"]
-        self.world_size: int = first["world_size"]
+        super().__init__(first)
         self.problem: Any  # a problems.Problem
-        self.draws: dict[int, _model.Inputs] = {}
         self.exact_module: torch.nn.Module
 
-    def requests(self) -> dict[str, Callable[[dict[str, Any], list[torch.Tensor]], Reply]]:
+    def requests(self) -> dict[str, Request]:
         return {
+            **super().requests(),
             "load": self.load,
             "construct": self.construct,
             "draw": self.draw,
             "draw_many": self.draw_many,
-            "put": self.put,
             "eager": self.eager,
             "expect": self.expect,
-            "drop": self.drop,
             "cost": self.cost,
-            **self.measuring(),
         }
 
     def load(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
-        _ranks.join(self.rank, self.world_size, message.get("rendezvous"))
+        self.join(message)
         self.problem = problems.load(message["path"])
         names = vars(self.problem.module)
         self.constants = {
@@ -153,14 +144,6 @@ class Reference(_measure.Measured):
                 result += self._cotangents(seed)
         return {"found": True}, result
 
-    def put(self, message: dict[str, Any], tensors: list[torch.Tensor]) -> Reply:
-        """Keep inputs that come from the judge, as a submission's worker does."""
-        count = message["count"]
-        self.draws[message["id"]] = _model.place(
-            message["inputs"], tensors[:count], self.device, cotangents=tensors[count:]
-        )
-        return {}, []
-
     def eager(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
         """The reference's own outputs in the judged dtype; whether it left its inputs alone."""
         inputs = self.draws[message["id"]]
@@ -201,10 +184,6 @@ class Reference(_measure.Measured):
             "dtypes": [dtype_name(t.dtype) for t in eager],
         }
         return reply, [*(t for _, t in exact), *limits]
-
-    def drop(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
-        self.draws.pop(message["id"], None)
-        return {}, []
 
     def cost(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
         """Bytes that must move and FLOPs: the problem's own, or what inputs and outputs hold."""

@@ -11,23 +11,16 @@ import os
 import re
 import socket
 import traceback
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from kernelbench_dist.harness import _candidate, _reference, _sandbox
 from kernelbench_dist.harness._channel import Channel, ChannelError
+from kernelbench_dist.harness._served import Served
 
-Reply = tuple[dict[str, Any], list[torch.Tensor]]
 _MOST_TRACEBACK = 8000
 _NO_MEMORY = re.compile("not enough memory|can't allocate memory|CUDA out of memory", re.IGNORECASE)
-
-
-class Side(Protocol):
-    """What answers requests: the method `do_<name>` takes the message and its tensors."""
-
-    def requests(self) -> dict[str, Callable[[dict[str, Any], list[torch.Tensor]], Reply]]: ...
 
 
 def main(request: dict[str, Any], sock: socket.socket) -> int:
@@ -45,7 +38,7 @@ def main(request: dict[str, Any], sock: socket.socket) -> int:
     )
     landlock = _sandbox.restrict([folder]) if request["sandbox"] else 0
     channel = Channel(sock)
-    side: Side
+    side: Served
     first, _ = channel.receive()
     if first["side"] == "reference":
         _sandbox.forbid_inspection()
