@@ -196,7 +196,7 @@ def test_nothing_survives_a_judge_that_is_killed():
         import os, time
         if os.fork() == 0:
             os.setsid()
-        print(os.getpid(), flush=True)
+        os.write(1, b"%d " % os.getpid())  # whole: a print may be two writes, of two processes
         time.sleep(1000)
         '''.replace("        ", "")])
         while len(w.output().split()) < 2:
