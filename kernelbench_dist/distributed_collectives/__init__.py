@@ -1,4 +1,7 @@
-"""Ranks on one device: collectives on stacked tensors, rank helpers, and sizes that vary.
+"""Ranks on one device: programs, collectives on stacked tensors, rank helpers, sizes that vary.
+
+`run_spmd` runs one function on R ranks, as a torch.distributed program. The stacked collectives
+need no ranks that run:
 
 Row r of a stacked tensor x (R, ...) is what rank r holds. One rule decides every result's shape:
 what is the same on every rank comes back once, without the rank dimension; what differs comes back
@@ -11,6 +14,13 @@ gradient of one of them. The docstring of each function says what its backward d
 `distributed_collectives.stacked` has the whole contract, the errors too.
 """
 
+import torch.distributed as _dist
+
+from kernelbench_dist.distributed_collectives._errors import (
+    DeadlockError,
+    MismatchError,
+    RankError,
+)
 from kernelbench_dist.distributed_collectives.device import (
     default_device,
     get_rank,
@@ -41,7 +51,19 @@ from kernelbench_dist.distributed_collectives.stacked import (
     split,
 )
 
+if _dist.is_available():  # torch may be built without it
+    from kernelbench_dist.distributed_collectives.communication_log import CommunicationLog
+    from kernelbench_dist.distributed_collectives.spmd import SpmdOptions, run_spmd
+    from kernelbench_dist.distributed_collectives.virtual import Faults, InjectedError
+
 __all__ = [
+    "CommunicationLog",
+    "DeadlockError",
+    "Faults",
+    "InjectedError",
+    "MismatchError",
+    "RankError",
+    "SpmdOptions",
     "all_gather",
     "all_reduce",
     "all_to_all",
@@ -58,6 +80,7 @@ __all__ = [
     "reduce",
     "reduce_scatter",
     "replicate",
+    "run_spmd",
     "sample_input_mode",
     "scan",
     "scatter",

@@ -59,6 +59,7 @@ _OPS: dict[str, tuple[_Combine, tuple[torch.dtype, ...]]] = {
 }
 
 OPS = tuple(_OPS)
+COMBINE = {name: combine for name, (combine, _) in _OPS.items()}
 
 if dist.is_available():
     _REDUCE_OPS: list[tuple[Any, str]] = [

@@ -12,6 +12,8 @@ import os
 import torch
 import torch.distributed as dist
 
+from kernelbench_dist.distributed_collectives._current import current_rank
+
 __all__ = [
     "default_device",
     "get_rank",
@@ -24,8 +26,9 @@ __all__ = [
 def default_device() -> torch.device:
     """The device that this process should compute on.
 
-    Under torchrun (RANK, WORLD_SIZE and LOCAL_RANK are set) with CUDA: ``cuda:LOCAL_RANK``.
-    Otherwise with CUDA: the current CUDA device. Without CUDA: ``cpu``.
+    In a virtual rank: the device of the run. Under torchrun (RANK, WORLD_SIZE and LOCAL_RANK are
+    set) with CUDA: ``cuda:LOCAL_RANK``. Otherwise with CUDA: the current CUDA device. Without
+    CUDA: ``cpu``.
 
     Returns:
         A device with its index, such as ``cuda:0``, or ``cpu``.
@@ -37,6 +40,8 @@ def default_device() -> torch.device:
     >>> default_device().type in ("cpu", "cuda")
     True
     """
+    if (rank := current_rank()) is not None:
+        return rank.run.device
     local_rank = _local_rank()
     if not torch.cuda.is_available():
         return torch.device("cpu")

@@ -1,0 +1,108 @@
+"""One rank's membership of a group: where its calls begin, and where they are computed."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+
+from kernelbench_dist.distributed_collectives.virtual import _checks, _log, _streams
+from kernelbench_dist.distributed_collectives.virtual._baton import Rank
+from kernelbench_dist.distributed_collectives.virtual._calls import (
+    Call,
+    Meetings,
+    check_apart,
+    check_pair,
+    check_unchanged,
+    users_line,
+    versions,
+)
+from kernelbench_dist.distributed_collectives.virtual._compute import COMPUTE, write
+from kernelbench_dist.distributed_collectives.virtual._work import NoWork, VirtualWork
+
+
+class Member:
+    def __init__(self, rank: Rank, place: int, meetings: Meetings) -> None:
+        self.me = rank
+        self.place = place
+        self.meetings = meetings
+        self.number = 0  # of this rank's collectives on the group
+        self.region: list[Call] | None = None  # calls within a coalescing region
+
+    def collective(self, call: Call) -> VirtualWork:
+        self.begin(call)
+        self.number += 1
+        call.number = self.number
+        calls = self.meetings.join(self.place, self.number, call)
+        if calls is not None:
+            if self.meetings.strict:
+                check_unchanged(calls)
+                check_apart(calls)
+            order = self.me.run.order
+            self.compute(calls, lambda: COMPUTE[call.name](calls, order))
+        return self.work(call)
+
+    def begin(self, call: Call) -> None:
+        me = self.me
+        if threading.get_ident() != me.thread.ident:  # type: ignore[union-attr]
+            raise RuntimeError(
+                f"{call.name}: a thread of rank {me.index}'s program uses its group; only the "
+                "thread in which the rank runs may"
+            )
+        me.run.check()
+        me.calls += 1
+        call.rank, call.group, call.line = me, self.meetings, users_line()
+        call.versions = versions(call.inputs)
+        call.stream = _streams.of((*call.inputs, *call.outputs))
+        if me.run.schedule.called(me):
+            me.run.yield_turn(me)
+        if call.outputs and torch.is_grad_enabled():
+            _warn_of_gradients(call)
+        if _log.active:
+            _log.record(call, len(self.meetings.ranks))
+
+    def compute(self, calls: Sequence[Call], compute: Callable[[], object]) -> None:
+        streams = [call.stream for call in calls if call.stream is not None]
+        several = bool(streams) and _streams.before(streams)
+        with torch.no_grad(), _checks.no_modes():
+            compute()
+        meeting = (
+            _streams.Meeting(torch.cuda.current_stream(streams[0].device)) if several else None
+        )
+        for call in calls:
+            call.streams = meeting
+            call.done = True
+            call.meeting = None
+        self.me.run.progress += 1
+        if _log.active:
+            _log.done(calls)
+
+    def work(self, call: Call) -> VirtualWork:
+        if self.region is not None:
+            self.region.append(call)
+            return NoWork(self.me, [call])
+        return VirtualWork(self.me, [call])
+
+    def move(self, send: Call, receive: Call) -> None:
+        check_pair(send, receive)
+        if self.meetings.strict:
+            check_unchanged([send])
+        receive.root = send.root
+        self.compute([send, receive], lambda: write(receive.outputs, [t.data for t in send.inputs]))
+
+
+_warned: set[str] = set()
+
+
+def _warn_of_gradients(call: Call) -> None:
+    if call.line not in _warned and any(t.requires_grad for t in call.outputs):
+        _warned.add(call.line)
+        warnings.warn(
+            f"{call.name} at {call.line} changes a tensor that requires grad in place, and "
+            "autograd does not see it: the gradient is that of no communication. "
+            "distributed_collectives.functional has collectives with exact gradients; "
+            "torch.no_grad() says that it is meant",
+            stacklevel=6,
+        )

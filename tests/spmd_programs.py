@@ -1,0 +1,96 @@
+"""The table of framework programs: each runs on any backend of torch.distributed.
+
+A program takes a device and returns the rank's weights, losses or outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import spmd_programs_data as data
+import spmd_programs_messages as messages
+import spmd_programs_sharded as sharded
+from torch import Tensor
+
+Result = dict[str, Tensor] | list[Tensor]
+
+
+@dataclass(frozen=True)
+class Program:
+    run: Callable[..., Result]
+    # The message, as a pattern, with which torch refuses it on the CPU with gloo.
+    refused: str = ""
+    # If so, what has the same results and is not refused; None: no backend runs it on the CPU.
+    instead: Callable[..., Result] | None = None
+    slow: bool = False  # more than some seconds on one device
+
+    @property
+    def name(self) -> str:
+        return self.run.__name__
+
+
+PROGRAMS = (
+    Program(data.ddp),
+    Program(data.ddp_small_buckets),
+    Program(data.ddp_broadcasts_buffers),
+    Program(data.ddp_find_unused),
+    Program(data.ddp_static_graph),
+    Program(data.ddp_join),
+    Program(data.ddp_bf16_hook, refused="BF16 all reduce communication hook required CUDA"),
+    Program(data.ddp_own_bf16_hook),
+    Program(data.ddp_python_hook),
+    Program(data.ddp_power_sgd),
+    Program(data.ddp_no_sync),
+    Program(data.ddp_sampler),
+    Program(data.ddp_dropout),
+    Program(data.zero_1),
+    Program(data.sync_batch_norm, refused="SyncBatchNorm expected input tensor to be on"),
+    Program(sharded.fsdp1),
+    Program(sharded.fsdp2),
+    Program(sharded.fsdp2_uneven),
+    Program(sharded.fsdp2_clip),
+    Program(sharded.fsdp2_accumulate),
+    Program(sharded.hsdp),
+    Program(sharded.fsdp2_tensor_parallel),
+    Program(sharded.hsdp_tensor_parallel),
+    Program(sharded.tensor_parallel),
+    Program(sharded.sequence_parallel),
+    Program(sharded.pipeline_gpipe),
+    Program(sharded.pipeline_1f1b),
+    Program(sharded.pipeline_1f1b_inferred),
+    Program(messages.dtensor_redistribute),
+    Program(messages.dtensor_mesh),
+    Program(messages.dtensor_random, refused="AssertionError"),
+    Program(messages.dtensor_random_in_place),
+    Program(messages.by_hand),
+    Program(messages.functional),
+    Program(messages.compile_eager, slow=True),
+    Program(messages.compile_aot_eager, slow=True),
+    Program(messages.compile_inductor, slow=True),
+    Program(messages.compile_rank, slow=True),
+    Program(messages.compile_backward, slow=True),
+    Program(messages.objects),
+    Program(messages.subgroups),
+    Program(
+        messages.coalescing,
+        refused="does not implement startCoalescing",
+        instead=messages.separately,
+    ),
+    Program(messages.separately),
+    Program(messages.ring),
+    Program(messages.point_to_point),
+    Program(messages.two_groups),
+    Program(messages.two_groups_posted_crosswise),
+    Program(messages.futures),
+    Program(messages.polling),
+    Program(messages.monitored_barrier),
+    Program(messages.uneven_all_to_all),
+    Program(
+        messages.uneven_all_gather,
+        refused="invalid tensor size",
+        instead=messages.padded_all_gather,
+    ),
+    Program(messages.padded_all_gather),
+    Program(messages.many_calls),
+)
