@@ -21,7 +21,7 @@ from kernelbench_dist.harness._prompt import describe, prompt
 from kernelbench_dist.harness.sweep import SweepResult
 
 JUDGING = ["compile-kernel", "run-correctness", "static-check", "submit-kernel", "check-problem"]
-VERBS = [*JUDGING, "fuzz", "replay", "sweep", "mcp", "list", "show", "prompt", "info"]
+VERBS = [*JUDGING, "fuzz", "replay", "sweep", "mcp", "run", "list", "show", "prompt", "info"]
 
 PROBLEM = '''
 """Adds one.

@@ -52,11 +52,15 @@ from kernelbench_dist.distributed_collectives.stacked import (
 )
 
 if _dist.is_available():  # torch may be built without it
-    from kernelbench_dist.distributed_collectives.communication_log import CommunicationLog
+    from kernelbench_dist.distributed_collectives.communication_log import (
+        CommunicationEntry,
+        CommunicationLog,
+    )
     from kernelbench_dist.distributed_collectives.spmd import SpmdOptions, run_spmd
     from kernelbench_dist.distributed_collectives.virtual import Faults, InjectedError
 
 __all__ = [
+    "CommunicationEntry",
     "CommunicationLog",
     "DeadlockError",
     "Faults",

@@ -25,7 +25,7 @@ from kernelbench_dist.distributed_collectives.virtual._calls import Meetings
 from kernelbench_dist.distributed_collectives.virtual._schedule import InRankOrder, Schedule
 from kernelbench_dist.distributed_collectives.virtual._state import RankState, Surroundings
 
-_UNWIND_S = 10.0  # how long a rank may take to end once it is told to
+_UNWIND_S = 2.0  # how long a rank may take to end once it is told to
 
 
 class Aborted(BaseException):
@@ -65,7 +65,9 @@ class Rank:
     def describe(self) -> str:
         if self.ended:
             return "returned"
-        return self.waiting.describe() if self.waiting is not None else "can go on"
+        if self.waiting is not None:
+            return self.waiting.describe()
+        return "runs" if self.run.holder is self else "can go on"
 
 
 class Run:

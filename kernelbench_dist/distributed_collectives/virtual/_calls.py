@@ -97,8 +97,9 @@ class Call:
 
     def what(self) -> str:
         values = [f"{name} {_say(value)}" for name, value in self.agree]
-        where = f"call {self.number} of {self.group.name}"
-        return f"{self.name}({', '.join(values)}), {where}"
+        # Sends and receives are not numbered: they meet by their tags.
+        where = f"call {self.number} of" if self.number else "in"
+        return f"{self.name}({', '.join(values)}), {where} {self.group.name}"
 
 
 class Meeting:
