@@ -8,12 +8,13 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 TIMEOUT = 60.0
 
@@ -45,6 +46,9 @@ def _serve(rank: int, pipe: Connection) -> None:
             if dist.is_initialized():
                 kept.extend(dist.distributed_c10d._world.pg_map)
                 dist.destroy_process_group()
+            # DTensor's cache outlives the groups. A mesh like an earlier program's gives results
+            # on that one's groups, whose names may now be those of others.
+            _clear_sharding_prop_cache()
         # Bytes by pickle: a tensor sent as it is would be a handle to this process's memory.
         pipe.send_bytes(pickle.dumps(answer))
 
@@ -96,18 +100,28 @@ class GlooRanks:
         pipes = self._pipes[: world_size or self.size]
         for pipe in pipes:
             pipe.send((function, arguments or {}, len(pipes), self._store.port, self._calls))
+        answers = self._answers(pipes)
+        failures = [f"rank {rank}: {what}" for rank, (well, what) in answers.items() if not well]
+        if len(answers) < len(pipes):
+            self._stop()
+            missing = sorted(set(range(len(pipes))) - set(answers))
+            failures.append(f"no answer from ranks {missing}")
+        if failures:
+            raise RuntimeError("\n".join(failures))
+        return [answers[rank][1] for rank in range(len(pipes))]
+
+    def _answers(self, pipes: list[Connection]) -> dict[int, tuple[bool, Any]]:
+        """By rank; without the ranks that died, or wait for one that failed or died."""
+        answers: dict[int, tuple[bool, Any]] = {}
         deadline = time.monotonic() + TIMEOUT
-        answers = []
-        for rank, pipe in enumerate(pipes):
-            if not pipe.poll(max(0.0, deadline - time.monotonic())):
-                self._stop()
-                raise RuntimeError(f"rank {rank} did not answer within {TIMEOUT:g} s")
-            try:
-                answers.append(pickle.loads(pipe.recv_bytes()))
-            except (EOFError, OSError):
-                self._stop()
-                raise RuntimeError(f"the process of rank {rank} died") from None
-        for rank, (well, what) in enumerate(answers):
-            if not well:
-                raise RuntimeError(f"rank {rank}: {what}")
-        return [what for _, what in answers]
+        waiting = list(pipes)
+        while waiting and (ready := wait(waiting, max(0.0, deadline - time.monotonic()))):
+            for pipe in waiting[:]:
+                if pipe not in ready:
+                    continue
+                waiting.remove(pipe)
+                with contextlib.suppress(EOFError, OSError):
+                    answers[pipes.index(pipe)] = pickle.loads(pipe.recv_bytes())
+                if not answers.get(pipes.index(pipe), (False,))[0]:
+                    deadline = min(deadline, time.monotonic() + 3)
+        return answers

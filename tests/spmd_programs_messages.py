@@ -49,7 +49,8 @@ def dtensor_mesh(device: torch.device = CPU) -> dict[str, Tensor]:
     product = left @ right
     loss = product.redistribute(mesh, [Replicate(), Replicate()]).square().sum()
     loss.backward()
-    assert left.grad is not None and right.grad is not None
+    assert left.grad is not None
+    assert right.grad is not None
     return {
         "loss": loss.to_local().detach(),
         "left": left.grad.to_local(),

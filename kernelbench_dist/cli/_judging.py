@@ -21,7 +21,13 @@ def add_to(verbs: Any) -> None:
     )
     _verbs.add_submission(verb)
     _verbs.add_problem(verb)
-    for add in (_verbs.add_device, _verbs.add_timeout, _verbs.add_build_timeout, _verbs.add_json):
+    for add in (
+        _verbs.add_device,
+        _verbs.add_ranks,
+        _verbs.add_timeout,
+        _verbs.add_build_timeout,
+        _verbs.add_json,
+    ):
         add(verb)
 
     verb = new_verb(
@@ -86,6 +92,7 @@ def add_to(verbs: Any) -> None:
         _verbs.add_sizes,
         _verbs.add_seed,
         _verbs.add_device,
+        _verbs.add_ranks,
         _verbs.add_timeout,
         _verbs.add_json,
     ):

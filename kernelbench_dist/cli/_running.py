@@ -81,6 +81,7 @@ def _add_fuzz(verbs: Any) -> None:
     _verbs.add_seed(verb, of="the search")
     _verbs.add_device(verb)
     _verbs.add_backward(verb)
+    _verbs.add_ranks(verb)
     _verbs.add_timeout(verb, default=10.0)
     _add_store(verb)
     verb.add_argument(
@@ -173,6 +174,7 @@ def _add_sweep(verbs: Any) -> None:
         _verbs.add_trials,
         _verbs.add_seed,
         _verbs.add_device,
+        _verbs.add_ranks,
         _verbs.add_timeout,
         _verbs.add_json,
     ):

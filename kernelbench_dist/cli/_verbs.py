@@ -150,6 +150,16 @@ def add_backward(verb: Any) -> None:
     )
 
 
+def add_ranks(verb: Any) -> None:
+    verb.add_argument(
+        "--ranks",
+        default="virtual",
+        metavar="KIND",
+        help="of a problem of several: virtual, threads of one process on one device, or gloo, "
+        "processes (default: %(default)s)",
+    )
+
+
 def add_timeout(verb: Any, default: float = 60.0) -> None:
     verb.add_argument(
         "--timeout",
@@ -194,6 +204,7 @@ def add_judging(verb: Any) -> None:
         add_seed,
         add_device,
         add_backward,
+        add_ranks,
         add_timeout,
         add_build_timeout,
         add_memory_limit,

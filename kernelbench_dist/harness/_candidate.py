@@ -12,7 +12,8 @@ import torch
 
 from kernelbench_dist.harness import _memory, _model, _tree
 from kernelbench_dist.harness._channel import Channel, dtype_name
-from kernelbench_dist.harness._served import Reply, Request, Served
+from kernelbench_dist.harness._ranks import OwnProcess, Reply
+from kernelbench_dist.harness._served import Request, Served
 from kernelbench_dist.harness.build import BuildRequest, load_built
 
 
@@ -25,10 +26,10 @@ class BuildFailedError(RuntimeError):
 
 
 class Candidate(Served):
-    """One submission on one device; with several ranks there is one such worker a rank."""
+    """One submission on one device, as one rank has it."""
 
-    def __init__(self, first: dict[str, Any], channel: Channel) -> None:
-        super().__init__(first)
+    def __init__(self, first: dict[str, Any], ranks: OwnProcess, channel: Channel) -> None:
+        super().__init__(first, ranks)
         self.channel = channel
         self.names: types.ModuleType
 
@@ -52,7 +53,8 @@ class Candidate(Served):
         cpp_extension.load = builder.load
         path = Path(message["file"]).resolve()
         path.write_text(message["text"], encoding="utf-8")
-        module = types.ModuleType(path.stem)
+        # Virtual ranks share sys.modules, and each has its own of the file.
+        module = types.ModuleType(f"{path.stem}_{self.rank}" if self.rank else path.stem)
         module.__file__ = str(path)
         # Registered, so that pickle, dataclasses, inspect and triton find it.
         sys.modules[module.__name__] = module

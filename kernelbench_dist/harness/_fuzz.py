@@ -25,6 +25,7 @@ from kernelbench_dist.harness._judge import (
 )
 from kernelbench_dist.harness._memory import LAYOUTS
 from kernelbench_dist.harness._problem import derived
+from kernelbench_dist.harness._ranks import RanksKind
 from kernelbench_dist.harness._session import Progress, Session, silent
 from kernelbench_dist.harness._side import JudgedError
 from kernelbench_dist.harness._submission import read_submission
@@ -43,6 +44,7 @@ def fuzz(
     device: str | None = None,
     dtype: str | torch.dtype | None = None,
     backward: bool | None = None,
+    ranks: RanksKind = "virtual",
     timeout_s: float = 10.0,
     values: Sequence[str] | None = None,
     layouts: Sequence[str] | None = None,
@@ -58,7 +60,7 @@ def fuzz(
     those at which it is itself far from the exact answer, as with values that overflow.
 
     Args:
-        source, problem, device, dtype, backward: as for `run_correctness`.
+        source, problem, device, dtype, backward, ranks: as for `run_correctness`.
         examples: cases to draw; those of shrinking come on top.
         time_limit_s: for all cases together, without what is built. The case that is under way is
             finished, and the smallest case is run once more in a fresh process.
@@ -90,7 +92,7 @@ def fuzz(
         if unknown := [name for name in given or () if name not in known]:
             raise ValueError(f"{kind} hold {unknown[0]!r}; {', '.join(known)} are accepted")
     options = make_options(
-        problem, dtype=dtype, seed=seed, device=device, backward=backward, trials=1
+        problem, dtype=dtype, seed=seed, device=device, backward=backward, ranks=ranks, trials=1
     )
     make_limits(timeout_s, _BUILD_S, None)
     limits = make_limits(max(_LOAD_S, timeout_s), _BUILD_S, None)
@@ -101,8 +103,7 @@ def fuzz(
     with head.judging(), session:
         _check_hypothesis()
         check_syntax(submission)
-        info = open_problem(session, backward)
-        session.options = session.options.model_copy(update={"world_size": info.world_size})
+        open_problem(session, backward)
         tell("checking the problem")
         _audit.audit(session, derived(options.seed, "problem"), {})
         judge = CaseJudge(session, timeout_s)

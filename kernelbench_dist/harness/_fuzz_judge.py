@@ -139,7 +139,7 @@ class CaseJudge:
 
         Of several ranks some may have answered and others not; on a GPU an error may be sticky.
         """
-        if not self._on_cpu or len(side.workers) > 1:
+        if not self._on_cpu or side.world_size > 1:
             return False
         try:
             side.ask("drop", {"id": -1})
@@ -150,7 +150,7 @@ class CaseJudge:
     def mend_reference(self, error: JudgedError) -> None:
         """Start the reference again where it cannot go on after an error."""
         reference = self.session.reference
-        sticky = "CUDA error" in error.reason + error.detail or len(reference.workers) > 1
+        sticky = "CUDA error" in error.reason + error.detail or reference.world_size > 1
         try:
             if not sticky:
                 reference.ask("drop", {"id": -1})

@@ -15,6 +15,7 @@ from kernelbench_dist.harness._fuzz_judge import CaseJudge
 from kernelbench_dist.harness._fuzz_search import wrong_at
 from kernelbench_dist.harness._fuzz_snippet import snippet
 from kernelbench_dist.harness._judge import Head, check_syntax, make_limits, make_options
+from kernelbench_dist.harness._ranks import RanksKind
 from kernelbench_dist.harness._results import Frozen
 from kernelbench_dist.harness._session import Progress, Session, silent
 from kernelbench_dist.harness._side import JudgedError
@@ -38,6 +39,7 @@ class Failure(Frozen):
     device: str
     dtype: str | None
     backward: bool
+    ranks: RanksKind = "virtual"
     timeout_s: float
     varied: tuple[str, ...]
     case: FuzzCase
@@ -60,7 +62,7 @@ def keep(
         session.info.sha256,
         submission.sha256,
         case.model_dump_json(),
-        f"{options.device} {options.dtype} {options.backward}",
+        f"{options.device} {options.dtype} {options.backward} {options.ranks}",
     )
     name = hashlib.sha256("\n".join(what).encode()).hexdigest()[:16]
     folder = _folder(store)
@@ -78,6 +80,7 @@ def keep(
         device=options.device,
         dtype=options.dtype,
         backward=options.backward,
+        ranks=options.ranks,
         timeout_s=timeout_s,
         varied=result.varied,
         case=case,
@@ -135,6 +138,7 @@ def replay(
         seed=failure.case.seed,
         device=failure.device,
         backward=failure.backward,
+        ranks=failure.ranks,
         trials=1,
     )
     limits = make_limits(max(_LOAD_S, failure.timeout_s), _BUILD_S, None)
@@ -143,7 +147,6 @@ def replay(
     with head.judging(), session:
         check_syntax(submission)
         info = session.open_problem()
-        session.options = options.model_copy(update={"world_size": info.world_size})
         if info.sha256 != failure.problem_sha256:
             session.notes.append(f"{info.path} has changed since the failure was stored")
         judge = CaseJudge(session, failure.timeout_s)

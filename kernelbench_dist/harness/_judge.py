@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from kernelbench_dist import problems
 from kernelbench_dist.harness import _audit
 from kernelbench_dist.harness._problem import ProblemInfo, derived, new_seed
+from kernelbench_dist.harness._ranks import RanksKind
 from kernelbench_dist.harness._reference import check_sizes
 from kernelbench_dist.harness._results import (
     CompileResult,
@@ -38,6 +39,7 @@ def compile_kernel(
     problem: str | Path,
     *,
     device: str | None = None,
+    ranks: RanksKind = "virtual",
     timeout_s: float = 60.0,
     build_timeout_s: float = 600.0,
     progress: Progress | None = None,
@@ -48,6 +50,8 @@ def compile_kernel(
         source: the submission: a path, or the text of the file.
         problem: "level2/47", "47", or a file; ModelNew is constructed with its arguments.
         device: "cpu", "cuda" or "cuda:N"; by default the GPU if there is one.
+        ranks: of a problem of several, "virtual": threads of one process, on one device, where a
+            deadlock is found at once; or "gloo": processes.
         timeout_s: for each step of the submission, without what it builds.
         build_timeout_s: for each extension.
         progress: called with a few words at each step.
@@ -60,7 +64,7 @@ def compile_kernel(
         FileNotFoundError, ProblemError: no such file or problem.
         ValueError: an argument's value, named.
     """
-    options = make_options(problem, device=device, trials=1)
+    options = make_options(problem, device=device, ranks=ranks, trials=1)
     limits = make_limits(timeout_s, build_timeout_s, None)
     submission = read_submission(source)
     head, builds, notes = Head(submission, problem), [], []
@@ -86,6 +90,7 @@ def run_correctness(
     seed: int | None = None,
     device: str | None = None,
     backward: bool | None = None,
+    ranks: RanksKind = "virtual",
     timeout_s: float = 60.0,
     build_timeout_s: float = 600.0,
     memory_limit_bytes: int | None = None,
@@ -98,7 +103,8 @@ def run_correctness(
     as it is, to compare the bits. Every element is compared with the reference in float64.
 
     Args:
-        source, problem, device, timeout_s, build_timeout_s, progress: as for `compile_kernel`.
+        source, problem, device, ranks, timeout_s, build_timeout_s, progress: as for
+            `compile_kernel`.
         dtype: floating-point inputs and parameters are converted to it; None leaves them.
         sizes: one or several: a name that the problem defines ("large"), values ("B=25,K=3", or a
             mapping), "all" for all names. None: as the problem draws them, with its jitter.
@@ -119,6 +125,7 @@ def run_correctness(
         seed=seed,
         device=device,
         backward=backward,
+        ranks=ranks,
     )
     limits = make_limits(timeout_s, build_timeout_s, memory_limit_bytes)
     submission = read_submission(source)
@@ -139,20 +146,23 @@ def check_problem(
     sizes: Sizes = None,
     seed: int | None = None,
     device: str | None = None,
+    ranks: RanksKind = "virtual",
     timeout_s: float = 60.0,
     progress: Progress | None = None,
 ) -> ProblemResult:
     """Judge a problem: whether it runs on several draws, and which trivial answers pass for it."""
-    options = make_options(problem, dtype=dtype, sizes=sizes, seed=seed, device=device, trials=1)
+    options = make_options(
+        problem, dtype=dtype, sizes=sizes, seed=seed, device=device, ranks=ranks, trials=1
+    )
     head, passing, tell = Head(None, problem), {}, progress or silent
-    limits = make_limits(timeout_s, 1.0, None)
-    with head.judging(), Session(problem, options, limits, progress=tell) as session:
+    session = Session(problem, options, make_limits(timeout_s, 1.0, None), progress=tell)
+    with head.judging(), session:
         info = session.open_problem()
         for at in resolve_sizes(sizes, info):
             tell("checking the problem")
             passing = _audit.audit(session, options.seed, at)
         head.reason = "it runs, and no trivial answer passes that is not declared"
-    return ProblemResult(**head.fields(), options=options, trivial_answers=passing)
+    return ProblemResult(**head.fields(), options=session.options, trivial_answers=passing)
 
 
 # What the tools share
@@ -191,6 +201,7 @@ class Found:
         if trial.sizes:
             words += ["--sizes", ",".join(f"{k}={v}" for k, v in trial.sizes.items())]
         words += ["--dtype", options.dtype] if options.dtype else []
+        words += ["--ranks", "gloo"] if options.ranks == "gloo" and options.world_size > 1 else []
         if options.backward != session.info.backward:
             words.append("--backward" if options.backward else "--no-backward")
         return shlex.join(words)
@@ -230,8 +241,8 @@ def judge_correctness(session: Session, sizes: Sizes, backward: bool | None, fou
     """Audit the problem, load the submission and run its trials. Raises JudgedError."""
     info = open_problem(session, backward)
     wanted = resolve_sizes(sizes, info)
-    update = {"world_size": info.world_size, "sizes": tuple(wanted) if sizes else ()}
-    session.options = session.options.model_copy(update=update)
+    given = {"sizes": tuple(wanted) if sizes else ()}
+    session.options = session.options.model_copy(update=given)
     found.options = session.options
     seed = session.options.seed
     session.progress("checking the problem")
@@ -279,6 +290,7 @@ def make_options(
     seed: int | None = None,
     device: str | None = None,
     backward: bool | None = None,
+    ranks: RanksKind = "virtual",
 ) -> Options:
     """Checked options. ValueError names what is wrong and what is accepted."""
     problems.find(problem)
@@ -295,6 +307,8 @@ def make_options(
         raise ValueError(f"trials is {trials!r}; 1 to 10000 is accepted")
     if seed is not None and (type(seed) is not int or not 0 <= seed < 1 << 62):
         raise ValueError(f"seed is {seed!r}; an int from 0 to 2**62 - 1 is accepted")
+    if ranks not in get_args(RanksKind):
+        raise ValueError(f"ranks is {ranks!r}; 'virtual' or 'gloo' is accepted")
     return Options(
         device=device,
         dtype=name,
@@ -302,6 +316,7 @@ def make_options(
         trials=trials,
         seed=new_seed() if seed is None else seed,
         backward=bool(backward),
+        ranks=ranks,
     )
 
 

@@ -15,6 +15,7 @@ from kernelbench_dist._compare import digest
 POISON = 255
 LEAST_GUARD_BYTES, MOST_GUARD_BYTES = 4096, 4 << 20
 LAYOUTS = ("contiguous", "transposed", "strided", "offset")
+_modes_found: list[int] = []
 
 
 def lay_out(
@@ -90,12 +91,13 @@ def _poisoned(nbytes: int, device: torch.device) -> torch.Tensor:
 def filled_with_nan() -> Iterator[None]:
     """Every new uninitialised tensor is filled with NaN (or the largest integer) meanwhile.
 
-    This is torch's deterministic mode, whose fill reaches at::empty in compiled code too.
+    This is torch's deterministic mode, whose fill reaches at::empty in compiled code too. It is the
+    process's: the last virtual rank to leave puts back what the first has found.
     """
-    was = torch.get_deterministic_debug_mode()
+    _modes_found.append(torch.get_deterministic_debug_mode())
     # use_deterministic_algorithms would import inductor, which takes every worker two seconds.
     torch.set_deterministic_debug_mode("warn")
     try:
         yield
     finally:
-        torch.set_deterministic_debug_mode(was)
+        torch.set_deterministic_debug_mode(_modes_found.pop())

@@ -15,7 +15,8 @@ import torch
 from kernelbench_dist import problems
 from kernelbench_dist.harness import _draws, _model, _oracle, _tree
 from kernelbench_dist.harness._channel import dtype_name
-from kernelbench_dist.harness._served import Reply, Request, Served
+from kernelbench_dist.harness._ranks import OwnProcess, Reply
+from kernelbench_dist.harness._served import Request, Served
 
 _SAME_SHAPE_TRIES = 200
 
@@ -32,10 +33,10 @@ CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class Reference(Served):
-    """A problem at one size on one device; with several ranks there is one such worker a rank."""
+    """A problem at one size on one device, as one rank has it."""
 
-    def __init__(self, first: dict[str, Any]) -> None:
-        super().__init__(first)
+    def __init__(self, first: dict[str, Any], ranks: OwnProcess) -> None:
+        super().__init__(first, ranks)
         self.problem: Any  # a problems.Problem
         self.exact_module: torch.nn.Module
 
@@ -55,6 +56,7 @@ class Reference(Served):
         self.join(message)
         self.problem = problems.load(message["path"])
         names = vars(self.problem.module)
+        self.helper = names["popcorn_pri"]
         self.constants = {
             name: value
             for name, value in names.items()
@@ -110,7 +112,9 @@ class Reference(Served):
     def draw(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
         """New inputs from a seed, kept under an id, and returned with the cotangents."""
         seed = message["seed"]
-        packed, tensors = self._drawn(seed, jitter=message["jitter"], values=message["values"])
+        packed, tensors = self._drawn(
+            seed, message["sizes_seed"], jitter=message["jitter"], values=message["values"]
+        )
         inputs = _model.place(packed, tensors, self.device)
         if self.backward:
             leaves = _model.run(self.module, inputs, backward=False)
@@ -128,13 +132,17 @@ class Reference(Served):
         """Inputs from many seeds, all of the shapes of a draw that is kept; none of them is kept.
 
         Where a seed gives other shapes, the next ones are tried; "found" says whether one did.
+        Sizes are alike on all ranks, so that all try as often.
         """
         like = self.draws[message["like"]]
         shapes = [t.shape for t in like.leaves]
         result: list[torch.Tensor] = []
-        for first in message["seeds"]:
-            for seed in range(first, first + _SAME_SHAPE_TRIES):
-                _, tensors = self._drawn(seed, jitter=message["jitter"], values="normal")
+        for first, first_sizes in zip(message["seeds"], message["sizes_seeds"], strict=True):
+            for i in range(_SAME_SHAPE_TRIES):
+                seed = first + i
+                _, tensors = self._drawn(
+                    seed, first_sizes + i, jitter=message["jitter"], values="normal"
+                )
                 if [t.shape for t in tensors] == shapes:
                     break
             else:
@@ -200,10 +208,12 @@ class Reference(Served):
         nbytes = sum(t.numel() * t.element_size() for t in held)
         return {"bytes": nbytes, "flops": counter.get_total_flops(), "source": "analysis"}, []
 
-    def _drawn(self, seed: int, *, jitter: bool, values: str) -> tuple[Any, list[torch.Tensor]]:
+    def _drawn(
+        self, seed: int, sizes_seed: int, *, jitter: bool, values: str
+    ) -> tuple[Any, list[torch.Tensor]]:
         """The problem's inputs, packed, and their tensors in the judged dtype."""
         tensors: list[torch.Tensor] = []
-        packed = _tree.pack(self._get_inputs(seed, jitter=jitter), tensors)
+        packed = _tree.pack(self._get_inputs(seed, sizes_seed, jitter=jitter), tensors)
         generator = torch.Generator().manual_seed(seed)
         return packed, [
             _draws.fill(_model.cast(t.detach(), self.dtype), values, generator) for t in tensors
@@ -217,16 +227,23 @@ class Reference(Served):
             for like in self.cotangent_likes
         ]
 
-    def _get_inputs(self, seed: int, *, jitter: bool) -> list[Any]:
-        """Call the problem's get_inputs with what it takes of generator, jitter, rank."""
+    def _get_inputs(self, seed: int, sizes_seed: int, *, jitter: bool) -> list[Any]:
+        """Call the problem's get_inputs with what it takes of generators, jitter, rank.
+
+        sizes_seed: the same on all ranks, whose inputs differ and whose sizes must not.
+        """
         function = self.problem.get_inputs
         takes = set(inspect.signature(function).parameters)
         options: dict[str, Any] = {
             "generator": torch.Generator().manual_seed(seed),
+            "sizes_generator": torch.Generator().manual_seed(sizes_seed),
             "jitter": jitter,
             "rank": self.rank,
             "world_size": self.world_size,
         }
+        names = vars(self.problem.module)
+        if self.world_size > 1:
+            names["popcorn_pri"] = _AlikeOnAllRanks(self.helper, sizes_seed)
         with _seeded(seed):
             value = function(**{k: v for k, v in options.items() if k in takes})
         if not isinstance(value, (list, tuple)):
@@ -256,6 +273,28 @@ class Reference(Served):
             finally:
                 for p, old in zip(held, before, strict=True):
                     p.copy_(old)
+
+
+class _AlikeOnAllRanks:
+    """The object by which files of the original form draw sizes, with a random state of its own."""
+
+    def __init__(self, helper: Any, seed: int) -> None:
+        self._helper = helper
+        self._state = torch.Generator().manual_seed(seed).get_state()
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._helper, name)
+
+        def draw(*args: Any, **options: Any) -> Any:
+            own = torch.get_rng_state()
+            torch.set_rng_state(self._state)
+            try:
+                return function(*args, **options)
+            finally:
+                self._state = torch.get_rng_state()
+                torch.set_rng_state(own)
+
+        return draw
 
 
 @contextmanager

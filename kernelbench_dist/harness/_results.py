@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import Self
 
+from kernelbench_dist.harness._ranks import RanksKind
 from kernelbench_dist.harness._verdicts import Verdict
 from kernelbench_dist.timing import BenchResult
 
@@ -35,7 +36,10 @@ class Source(Frozen):
 
 
 class Options(Frozen):
-    """How it was judged. `sizes` are the problem's own where empty."""
+    """How it was judged. `sizes` are the problem's own where empty.
+
+    ranks: of a problem of several, "virtual" (threads of one process) or "gloo" (processes).
+    """
 
     device: str
     dtype: str | None
@@ -44,6 +48,11 @@ class Options(Frozen):
     seed: int
     backward: bool
     world_size: int = 1
+    ranks: RanksKind = "virtual"
+
+    @property
+    def on_virtual_ranks(self) -> bool:
+        return self.world_size > 1 and self.ranks == "virtual"
 
 
 class Finding(Frozen):
@@ -262,7 +271,8 @@ class SubmitResult(Result):
     """All that is known of a submission. A part that was not reached is None.
 
     `timing` compares "submission" with "reference". `waited_seconds` is the time spent waiting
-    for other measurements on the device, which is in no other figure.
+    for other measurements on the device, which is in no other figure. `timing_of` says whose time
+    it is where the problem has several ranks: it is never that of as many devices.
     """
 
     tool = "submit_kernel"
@@ -272,6 +282,7 @@ class SubmitResult(Result):
     trials: tuple[Trial, ...] = ()
     replay: str | None = None
     timing: BenchResult | None = None
+    timing_of: str | None = None
     timing_sizes: dict[str, int] | None = None
     waited_seconds: float | None = None
     memory: Memory | None = None

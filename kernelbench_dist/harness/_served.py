@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 import torch
 
-from kernelbench_dist.harness import _launches, _measure, _model, _ranks
+from kernelbench_dist.harness import _launches, _measure, _model
 from kernelbench_dist.harness._channel import DTYPES
+from kernelbench_dist.harness._ranks import OwnProcess, Reply
 from kernelbench_dist.timing import _cpu, _cuda
 
-Reply: TypeAlias = tuple[dict[str, Any], list[torch.Tensor]]
 Request: TypeAlias = Callable[[dict[str, Any], list[torch.Tensor]], Reply]
 
 _EMPTY_CALLS = 1000
@@ -21,17 +21,18 @@ _EMPTY_CALLS = 1000
 class Served:
     """One rank of one side: a module, and the draws that it is given, by id.
 
-    first: the message that a worker starts with.
+    first: the message that a worker starts with. ranks: this rank among the others.
     """
 
     module: torch.nn.Module
 
-    def __init__(self, first: dict[str, Any]) -> None:
+    def __init__(self, first: dict[str, Any], ranks: OwnProcess) -> None:
         self.device = torch.device(first["device"])
         self.dtype = DTYPES[first["dtype"]] if first["dtype"] else None
         self.backward: bool = first["backward"]
-        self.rank: int = first["rank"]
-        self.world_size: int = first["world_size"]
+        self.ranks = ranks
+        self.rank = ranks.rank
+        self.world_size = ranks.world_size
         self.draws: dict[int, _model.Inputs] = {}
         self.timed: _measure.Pool | None = None
         self.floor: _measure.Pool | None = None
@@ -54,7 +55,7 @@ class Served:
         """Take the device, and meet the other ranks."""
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        _ranks.join(self.rank, self.world_size, message.get("rendezvous"))
+        self.ranks.join(message.get("rendezvous"))
 
     def put(self, message: dict[str, Any], tensors: list[torch.Tensor]) -> Reply:
         """Keep inputs that come from the judge, under an id."""
@@ -75,15 +76,19 @@ class Served:
     def pool(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
         """Make the draws with the given ids a pool."""
         self.pooled = [self.draws[i] for i in message["ids"]]
-        calls: list[_measure.Call] = [partial(self._call, inputs) for inputs in self.pooled]
-        self.timed = _measure.Pool(calls, self.device, message["min_time_us"])
-        self.timed.prepare(message["method"])
-        if message["floor"]:
-            empty: _measure.Call = _cuda.empty if self.timed.on_gpu else _cpu.empty
-            calls = [empty] * _EMPTY_CALLS
-            self.floor = _measure.Pool(calls, self.device, message["min_time_us"])
-            self.floor.prepare(self.timed.method)
-        return {"method": self.timed.method, "reason": self.timed.reason}, []
+        own: list[_measure.Call] = [partial(self._call, inputs) for inputs in self.pooled]
+        calls, least_us = self.ranks.together(own), message["min_time_us"]
+        timed = self.timed = _measure.Pool(calls, self.device, least_us)
+
+        def prepare() -> dict[str, Any]:
+            timed.prepare(message["method"])
+            if message["floor"]:
+                empty: _measure.Call = _cuda.empty if timed.on_gpu else _cpu.empty
+                self.floor = _measure.Pool([empty] * _EMPTY_CALLS, self.device, least_us)
+                self.floor.prepare(timed.method)
+            return {"method": timed.method, "reason": timed.reason}
+
+        return self.ranks.conduct(calls, prepare, timed.results), []
 
     def refill(self, message: dict[str, Any], tensors: list[torch.Tensor]) -> Reply:
         """New values for all inputs of the pool, and their cotangents, in the pool's order."""
@@ -97,10 +102,16 @@ class Served:
         return {}, []
 
     def sample(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
-        pool = self.floor if message["of"] == "empty" else self.timed
-        assert pool is not None
-        us, calls = pool.sample(message["kind"])
-        return {"us": us, "calls": calls}, []
+        timed = self.timed
+        assert timed is not None
+
+        def sample() -> dict[str, Any]:
+            pool = self.floor if message["of"] == "empty" else timed
+            assert pool is not None
+            us, calls = pool.sample(message["kind"])
+            return {"us": us, "calls": calls}
+
+        return self.ranks.conduct(timed.calls, sample, timed.results), []
 
     def results(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
         """The outputs of one call of the last sample."""
@@ -117,22 +128,26 @@ class Served:
 
     def memory(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
         """The allocator's peak in one call, above what was allocated before it."""
-        inputs = self.draws[message["id"]]
         if self.device.type != "cuda":
             return {"peak_above_inputs_bytes": None}, []
-        for _round in range(2):  # the first call may allocate a library's workspace
+        calls = self.ranks.together([partial(self._call, self.draws[message["id"]])])
+
+        def peak() -> int:
             torch.cuda.synchronize()
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
-            self._call(inputs)
+            calls[0]()
             torch.cuda.synchronize()
-            peak = torch.cuda.max_memory_allocated() - before
-        return {"peak_above_inputs_bytes": peak}, []
+            return torch.cuda.max_memory_allocated() - before
+
+        # The first call may allocate a library's workspace.
+        found = self.ranks.conduct(calls, lambda: [peak() for _round in range(2)])
+        return {"peak_above_inputs_bytes": found[-1]}, []
 
     def launches(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
         """What one call does, by the profiler."""
-        inputs = self.draws[message["id"]]
-        return _launches.of_call(partial(self._call, inputs), self.device), []
+        calls = self.ranks.together([partial(self._call, self.draws[message["id"]])])
+        return self.ranks.conduct(calls, lambda: _launches.of_call(calls[0], self.device)), []
 
     def _call(self, inputs: _model.Inputs) -> Any:
         return _model.call(self.module, inputs, backward=self.backward)

@@ -93,6 +93,7 @@ class Session:
             deterministic=reply["deterministic"],
             world_size=world_size,
         )
+        self.options = self.options.model_copy(update={"world_size": world_size})
         return self.info
 
     def construct_reference(self, seed: int, sizes: Mapping[str, int]) -> Any:
@@ -100,6 +101,7 @@ class Session:
 
         Sizes that are not given are the problem's own.
         """
+        self.constructed_with = seed, dict(sizes)
         self._constructed = self.reference.ask(
             "construct", {"seed": seed, "sizes": dict(sizes)}, step="Model(...)"
         )
@@ -113,6 +115,7 @@ class Session:
             "draw",
             {
                 "id": new_id,
+                "sizes_seed": derived(seed, "sizes"),
                 "jitter": self.jitter if jitter is None else jitter,
                 "values": values,
             },
@@ -135,7 +138,11 @@ class Session:
         ranks = range(self.info.world_size)
         replies = self.reference.ask(
             "draw_many",
-            {"like": like.id, "jitter": jitter},
+            {
+                "like": like.id,
+                "sizes_seeds": [derived(s, "sizes") for s in seeds],
+                "jitter": jitter,
+            },
             each=[{"seeds": [derived(s, f"rank {r}") for s in seeds]} for r in ranks],
             step="get_inputs()",
         )
@@ -375,6 +382,7 @@ class Session:
                 dtype=self.options.dtype,
                 backward=self.options.backward,
                 world_size=world_size,
+                ranks=self.options.ranks,
                 limits=self.limits,
                 build=self._build if name == "submission" else None,
             )

@@ -1,4 +1,4 @@
-"""The two sides that the judge drives: the reference's workers and the submission's, one a rank."""
+"""The two sides that the judge drives: the reference's workers and the submission's."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import torch
 
 from kernelbench_dist.harness._channel import ChannelError
 from kernelbench_dist.harness._process import Worker, WorkerEndedError, soon
+from kernelbench_dist.harness._ranks import RanksKind, Reply, pack, unpack
 from kernelbench_dist.harness._verdicts import Verdict
 
-Reply = tuple[dict[str, Any], list[torch.Tensor]]
 Build = Callable[[dict[str, Any]], dict[str, Any]]
 
 _START_S = 300.0
@@ -46,7 +46,7 @@ class Limits:
 
 
 class Side:
-    """All workers of one side.
+    """All workers of one side: one a rank with "gloo", one with all ranks with "virtual".
 
     build: builds an extension on behalf of a worker that asks for it; None where none may ask.
     """
@@ -59,10 +59,13 @@ class Side:
         dtype: str | None,
         backward: bool,
         world_size: int,
+        ranks: RanksKind,
         limits: Limits,
         build: Build | None = None,
     ) -> None:
         self.name = name
+        self.world_size = world_size
+        self.is_virtual = ranks == "virtual" and world_size > 1
         self.limits = limits
         self.landlock = 0
         self._build = build
@@ -71,7 +74,7 @@ class Side:
         self._stack = contextlib.ExitStack()
         self.rendezvous: str | None = None
         try:
-            if world_size > 1:
+            if world_size > 1 and not self.is_virtual:
                 folder = self._stack.enter_context(tempfile.TemporaryDirectory())
                 os.chmod(folder, 0o700)
                 self.rendezvous = os.path.join(folder, "group")
@@ -80,14 +83,21 @@ class Side:
                     Worker(
                         memory_limit_bytes=limits.memory_bytes,
                         # The group's store is a file beside the worker's folder.
-                        sandbox=name == "submission" and world_size == 1,
+                        sandbox=name == "submission" and self.rendezvous is None,
                     )
                 )
-                for _ in range(world_size)
+                for _ in range(1 if self.is_virtual else world_size)
             ]
-            first = {"side": name, "device": device, "dtype": dtype, "backward": backward}
+            first = {
+                "side": name,
+                "device": device,
+                "dtype": dtype,
+                "backward": backward,
+                "ranks": ranks,
+                "world_size": world_size,
+            }
             for rank, worker in enumerate(self.workers):
-                worker.send({**first, "rank": rank, "world_size": world_size})
+                worker.send({**first, "rank": rank})
             for worker in self.workers:
                 message, _ = worker.receive(deadline=soon(_START_S))
                 self.landlock = message["landlock"]
@@ -123,17 +133,23 @@ class Side:
         """The answers of all ranks to one request.
 
         message: for every rank; each: more of it for each rank. tensors: for each rank.
+        most_bytes: that each rank may answer with.
         Raises JudgedError where a rank fails, whichever way.
         """
         step = step or do
         base = {**(message or {}), "do": do}
+        parts: list[Reply] = [
+            (dict(each[rank]) if each else {}, list(tensors[rank]) if tensors else [])
+            for rank in range(self.world_size)
+        ]
         start, built = time.monotonic(), self._built_s
         try:
-            for rank, worker in enumerate(self.workers):
-                own = each[rank] if each else {}
-                sent = tensors[rank] if tensors else ()
+            if self.is_virtual:
+                most_bytes, parts = most_bytes * self.world_size, [pack(parts)]
+            for worker, (own, sent) in zip(self.workers, parts, strict=True):
                 worker.send({**base, **own}, sent, deadline=soon(self.limits.step_s))
-            return [self._answer(w, most_bytes, step) for w in self.workers]
+            answers = [self._answer(w, most_bytes, step) for w in self.workers]
+            return unpack(*answers[0], self.world_size) if self.is_virtual else answers
         except WorkerEndedError as error:
             raise self._ended(error, step) from None
         except ChannelError as error:
@@ -155,7 +171,7 @@ class Side:
                 self._built_s += seconds
                 deadline += seconds
                 self._builds += 1
-                if self._builds > _MOST_BUILDS:
+                if self._builds > _MOST_BUILDS * self.world_size:
                     raise JudgedError(
                         Verdict.RUNTIME_ERROR, f"{step} asked for more than {_MOST_BUILDS} builds"
                     )
@@ -182,6 +198,8 @@ class Side:
         kind, text = str(error.get("type")), str(error.get("message"))
         first_line = next(iter(text.splitlines()), "")[:500]
         place = f" ({error['at']})" if error.get("at") else ""
+        if self.world_size > 1 and type(error.get("rank")) is int:
+            place += f" on rank {error['rank']}"
         verdict = Verdict.RUNTIME_ERROR
         if kind == "ParametersDifferError":
             return JudgedError(Verdict.PARAMETERS_DIFFER, first_line)
@@ -189,6 +207,11 @@ class Side:
             verdict = Verdict.COMPILE_ERROR
         elif kind == "BuildFailedError":
             return JudgedError(Verdict.COMPILE_ERROR, first_line, text)
+        elif kind in ("DeadlockError", "MismatchError"):
+            # A line for each rank says what it waits in.
+            rest = "; ".join(line.strip() for line in text.splitlines()[1:])
+            said = f"{step}: {first_line.rstrip(':')}: {rest}"
+            return JudgedError(verdict, said[:1000], text)
         elif error.get("memory"):
             verdict = Verdict.OUT_OF_MEMORY
         said = f"{kind}: {first_line}" if first_line else kind

@@ -22,11 +22,13 @@ from kernelbench_dist.harness._judge import (
     make_options,
 )
 from kernelbench_dist.harness._problem import Draw, derived
+from kernelbench_dist.harness._ranks import RanksKind
 from kernelbench_dist.harness._results import (
     Build,
     Kind,
     Launches,
     Memory,
+    Options,
     SpeedOfLight,
     SubmitResult,
 )
@@ -59,6 +61,7 @@ def submit_kernel(
     seed: int | None = None,
     device: str | None = None,
     backward: bool | None = None,
+    ranks: RanksKind = "virtual",
     static: bool = True,
     rounds: int = 20,
     min_time_ms: float = 2.0,
@@ -70,9 +73,9 @@ def submit_kernel(
     """Judge a submission whole: static check, build, correctness, then time, memory and launches.
 
     Args:
-        source, problem, dtype, sizes, trials, seed, device, backward, timeout_s, build_timeout_s,
-            memory_limit_bytes, progress: as for `run_correctness`. Time is taken at the last of
-            the sizes.
+        source, problem, dtype, sizes, trials, seed, device, backward, ranks, timeout_s,
+            build_timeout_s, memory_limit_bytes, progress: as for `run_correctness`. Time is taken
+            at the last of the sizes. On virtual ranks it is that of all together.
         static: whether the static check may reject it.
         rounds: of timing, each on inputs drawn anew, 8 or more.
         min_time_ms: that one sample should last on a GPU.
@@ -93,6 +96,7 @@ def submit_kernel(
         seed=seed,
         device=device,
         backward=backward,
+        ranks=ranks,
     )
     limits = make_limits(timeout_s, build_timeout_s, memory_limit_bytes)
     submission = read_submission(source)
@@ -114,7 +118,7 @@ def submit_kernel(
             with _device.exclusive(session.options.device) as waited:
                 measured["waited_seconds"] = waited
                 _measure(session, at, rounds, min_time_ms, measured)
-        head.reason = _summary(measured.get("timing"))
+        head.reason = _summary(measured.get("timing"), measured.get("timing_of"))
     return SubmitResult(**head.fields(), **found.fields(submission), **measured)
 
 
@@ -139,13 +143,18 @@ def _measure(
     measured["launches"], measured["reference_launches"] = mine, theirs
     if mine and theirs and mine.kernels:
         measured["fusion_ratio"] = theirs.kernels / mine.kernels
-    _check_kind(session.submission.kind, mine, profile.operators)
+    _check_kind(
+        session.submission.kind,
+        mine,
+        profile.operators,
+        communicates=session.options.on_virtual_ranks,
+    )
     measured["memory"] = _memory(session.candidate, draw)
     measured["reference_memory"] = _memory(session.reference, draw)
-    cost, _ = session.reference.ask("cost", {"id": draw.id})[0]
+    cost = _cost(session, draw)
     session.progress(f"timing, {rounds} rounds")
     timing = _timing.measure(session, rounds=rounds, min_time_ms=min_time_ms)
-    measured["timing"] = timing
+    measured["timing"], measured["timing_of"] = timing, _timing_of(session.options)
     light = _speed_of_light(timing, cost, session.options.device, _judged_dtype(draw))
     measured["speed_of_light"] = light
     cold = timing["submission"].cold
@@ -187,23 +196,26 @@ def _is_own(kernel: str, own: frozenset[str]) -> bool:
     return any(re.search(rf"(^|\W){re.escape(name)}(\W|_|$)", kernel) for name in own if name)
 
 
-def _check_kind(kind: Kind, launches: Launches | None, operators: Sequence[str]) -> None:
+def _check_kind(
+    kind: Kind, launches: Launches | None, operators: Sequence[str], *, communicates: bool
+) -> None:
     """A submission of a kernel's kind must do its work in kernels of its own.
 
     operators: of torch that it calls, which decide where no kernels were recorded.
+    communicates: whether kernels of virtual ranks' collectives are among those recorded.
     """
     if kind == "torch":
         return
+    work = [op for op in operators if not _FREE_OPERATORS.match(op)]
+    computes = [op for op in work if op.startswith("aten.")]
     if launches is not None and launches.kernels:
-        if launches.library_share > _MOST_LIBRARY_SHARE:
+        if launches.library_share > _MOST_LIBRARY_SHARE and (computes or not communicates):
             raise JudgedError(
                 Verdict.CHEATING,
                 f"it is of kind {kind!r}, and {launches.library_share:.0%} of its device time is "
                 f"in kernels that are not its own: {_listed(launches.names)}",
             )
         return
-    work = [op for op in operators if not _FREE_OPERATORS.match(op)]
-    computes = [op for op in work if op.startswith("aten.")]
     if computes:
         raise JudgedError(
             Verdict.CHEATING,
@@ -221,6 +233,24 @@ def _memory(side: Side, draw: Draw) -> Memory | None:
     if peak is None:
         return None
     return Memory(peak_above_inputs_bytes=peak, source="torch's CUDA allocator, in the second call")
+
+
+def _cost(session: Session, draw: Draw) -> Mapping[str, Any]:
+    """Of what is timed: one rank, or all where all share the device."""
+    costs = [cost for cost, _ in session.reference.ask("cost", {"id": draw.id})]
+    if not session.options.on_virtual_ranks:
+        return costs[0]
+    return {**costs[0], **{key: sum(c[key] for c in costs) for key in ("bytes", "flops")}}
+
+
+def _timing_of(options: Options) -> str | None:
+    """Whose time it is, where there are several ranks."""
+    if options.world_size == 1:
+        return None
+    if options.on_virtual_ranks:
+        where = "device" if options.device.startswith("cuda") else "CPU"
+        return f"all {options.world_size} virtual ranks together, on one {where}"
+    return f"the slowest of {options.world_size} processes on gloo, which share this machine"
 
 
 def _judged_dtype(draw: Draw) -> str:
@@ -261,11 +291,12 @@ def _speed_of_light(
     )
 
 
-def _summary(timing: BenchResult | None) -> str:
+def _summary(timing: BenchResult | None, timing_of: str | None) -> str:
     if timing is None:
         return "it agrees with the reference"
     ratio = timing.ratio("submission")
     kind = "call time" if ratio.kind == "call" else f"device time, {ratio.kind} L2"
+    kind += f", of {timing_of}" if timing_of else ""
     note = f" ({ratio.note})" if ratio.note else ""
     return (
         f"it agrees with the reference; {kind}: {ratio.verdict}, {ratio.ratio:.3f} of the "

@@ -97,6 +97,8 @@ class Entry(Frozen):
     dtype: str | None = None
     sizes: dict[str, int] | None = None
     backward: bool | None = None
+    ranks: str | None = None
+    """"virtual" or "gloo"; None where there is one"""
     verdict: Verdict | None = None
     reason: str = ""
     seconds: float
@@ -240,6 +242,7 @@ def _conditions(result: Result) -> dict[str, Any]:
     if options is None:
         return {}
     fields = {"device": options.device, "dtype": options.dtype, "backward": options.backward}
+    fields["ranks"] = options.ranks if options.world_size > 1 else None
     if isinstance(result, SubmitResult):
         fields["sizes"] = result.timing_sizes
         timing = result.timing
@@ -301,7 +304,7 @@ def _counts(entry: Entry) -> bool:
 
 def _key(e: Entry) -> tuple[Any, ...]:
     kind = e.figures.kind if e.figures else None
-    return (e.problem, e.sizes, e.dtype, e.device, e.device_name, e.backward, kind)
+    return (e.problem, e.sizes, e.dtype, e.device, e.device_name, e.backward, e.ranks, kind)
 
 
 def _time_us(entry: Entry) -> float:

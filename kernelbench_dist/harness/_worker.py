@@ -7,6 +7,7 @@ nothing that comes from it but the bytes of its outputs, which it compares.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -15,8 +16,10 @@ from typing import Any
 
 import torch
 
-from kernelbench_dist.harness import _candidate, _reference, _sandbox
+from kernelbench_dist.distributed_collectives._errors import RankError
+from kernelbench_dist.harness import _candidate, _reference, _sandbox, _virtual
 from kernelbench_dist.harness._channel import Channel, ChannelError
+from kernelbench_dist.harness._ranks import OwnProcess
 from kernelbench_dist.harness._served import Served
 
 _MOST_TRACEBACK = 8000
@@ -38,27 +41,56 @@ def main(request: dict[str, Any], sock: socket.socket) -> int:
     )
     landlock = _sandbox.restrict([folder]) if request["sandbox"] else 0
     channel = Channel(sock)
-    side: Served
     first, _ = channel.receive()
     if first["side"] == "reference":
         _sandbox.forbid_inspection()
-        side = _reference.Reference(first)
+    if first["ranks"] == "virtual" and first["world_size"] > 1:
+        _serve_virtual_ranks(first, channel, landlock, folder)
     else:
-        side = _candidate.Candidate(first, channel)
-    requests = side.requests()
+        _serve(first, channel, landlock)
+    return 0
+
+
+def _made(first: dict[str, Any], ranks: OwnProcess, channel: Channel) -> Served:
+    if first["side"] == "reference":
+        return _reference.Reference(first, ranks)
+    return _candidate.Candidate(first, ranks, channel)
+
+
+def _serve(first: dict[str, Any], channel: Channel, landlock: int) -> None:
+    """As the only rank of this process. What a request raises is answered, and the next comes."""
+    ranks = OwnProcess(first["rank"], first["world_size"])
+    requests = _made(first, ranks, channel).requests()
     channel.send({"ok": True, "landlock": landlock})
     while True:
         try:
             message, tensors = channel.receive()
         except ChannelError:
-            return 0
+            return
         try:
             reply, result = requests[message["do"]](message, tensors)
             channel.send({"ok": True, **reply}, result)
         # Not Exception alone: sys.exit() and KeyboardInterrupt are a submission's failures too.
         except BaseException as error:
-            channel.send({"error": describe(error)})
+            channel.send({"error": {**describe(error), "rank": ranks.rank}})
         del tensors
+
+
+def _serve_virtual_ranks(
+    first: dict[str, Any], channel: Channel, landlock: int, folder: str
+) -> None:
+    """As all ranks. What a rank raises ends them, since the others may wait for it for ever."""
+    world = _virtual.World(channel, first["world_size"], torch.device(first["device"]))
+    served = [_made(first, ranks, channel) for ranks in world.ranks]
+    channel.send({"ok": True, "landlock": landlock})
+    try:
+        world.serve(served)
+    except RankError as error:
+        said = describe(error.__cause__ or error)
+        # The ranks' lines by the file's name alone: its folder is gone when this is read.
+        said["message"] = said["message"].replace(os.path.realpath(folder) + os.sep, "")
+        with contextlib.suppress(ChannelError):
+            channel.send({"error": {**said, "rank": error.rank}})
 
 
 def describe(error: BaseException) -> dict[str, Any]:

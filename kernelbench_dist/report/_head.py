@@ -57,4 +57,5 @@ def _options(options: Options) -> Iterator[str]:
     yield f"seed {options.seed}"
     yield "forward and backward" if options.backward else "forward only"
     if options.world_size > 1:
-        yield f"{options.world_size} ranks"
+        kind = "virtual ranks" if options.on_virtual_ranks else "ranks on gloo"
+        yield f"{options.world_size} {kind}"

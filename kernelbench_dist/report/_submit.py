@@ -55,6 +55,7 @@ def measured(result: SubmitResult) -> Iterator[str]:
 def _timing(timing: BenchResult, result: SubmitResult) -> Iterator[str]:
     on_cpu = not timing.environment.device.startswith("cuda")
     marked = "CPU: call time only, " if on_cpu else ""
+    marked += f"of {result.timing_of}; " if result.timing_of else ""
     waited = figure(result.waited_seconds, "s")
     yield from paragraph(
         "time",

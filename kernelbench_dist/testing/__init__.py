@@ -1,7 +1,7 @@
 """For tests of one's own: hypothesis strategies, oracles in float64, and a comparison.
 
 `oracles` holds a plain-loop version of each stacked collective; `linear_oracle` is that of
-all-gather + Linear.
+all-gather + Linear. `rank_faults` runs the ranks of a program in other orders.
 
 >>> import torch
 >>> from hypothesis import given
@@ -27,6 +27,7 @@ except ModuleNotFoundError as error:
 
 from kernelbench_dist.testing import oracles
 from kernelbench_dist.testing._matches import MatchReport, assert_matches, linear_oracle
+from kernelbench_dist.testing._schedules import rank_faults
 from kernelbench_dist.testing._strategies import (
     LAYOUTS,
     LinearProblem,
@@ -46,6 +47,7 @@ __all__ = [
     "linear_oracle",
     "linear_problems",
     "oracles",
+    "rank_faults",
     "rank_lists",
     "shapes",
     "stacked_tensors",

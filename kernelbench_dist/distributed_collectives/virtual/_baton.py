@@ -96,6 +96,7 @@ class Run:
         self.surroundings = Surroundings(world_size, device)
         self.ranks = [Rank(self, r, self.surroundings.state(r)) for r in range(world_size)]
         self.failure: BaseException | None = None
+        self.abandoned = False  # a rank that could not be ended may unwind after the run
         self.progress = 0  # counts what may let a rank go on
         self.holder: Rank | None = None
         self.held_since = 0.0
@@ -148,7 +149,10 @@ class Run:
         """End all ranks: each is unwound as soon as it runs Python code."""
         self.failure = self.failure or error
         deadline = time.monotonic() + _UNWIND_S
-        while not self._over.acquire(timeout=0.1) and time.monotonic() < deadline:
+        while not self._over.acquire(timeout=0.1):
+            if time.monotonic() > deadline:
+                self.abandoned = True
+                return
             holder = self.holder
             if holder is not None and holder.thread is not None and not holder.ended:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
@@ -258,7 +262,8 @@ class Run:
         rank.state.take()
         self._give(following)
         rank.turn.acquire()
-        rank.state.put()
+        if not self.abandoned:
+            rank.state.put()
 
     def _give(self, rank: Rank) -> None:
         self.holder = rank

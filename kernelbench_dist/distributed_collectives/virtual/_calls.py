@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -238,9 +238,6 @@ def check_apart(calls: Sequence[Call]) -> None:
 
 def versions(tensors: Sequence[Tensor]) -> list[int]:
     return [t._version for t in tensors if not t.is_inference()] if tensors else []
-
-
-Compute = Callable[[Sequence[Call], str], None]
 
 
 def _say(value: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kernelbench_dist.harness._judge import Sizes, make_limits, make_options
+from kernelbench_dist.harness._ranks import RanksKind
 from kernelbench_dist.harness._verdicts import Verdict
 from kernelbench_dist.harness.sweep._log import Log
 from kernelbench_dist.harness.sweep._plan import Job, PathOrPaths, Plan, find_problems, make_plan
@@ -37,6 +38,7 @@ def sweep(
     seed: int | None = None,
     static: bool = True,
     timing: bool = True,
+    ranks: RanksKind = "virtual",
     timeout_s: float = 60.0,
     executor: str = "local",
     retries: int = 2,
@@ -60,7 +62,7 @@ def sweep(
         jobs: how many to judge at once. By default one for two CPUs, 8 at most; with Ray, as many
             as it has CPUs for. Builds and correctness run at the same time; time is measured one
             at a time on a device. On a CPU, what the other jobs do disturbs that.
-        device, dtype, sizes, trials, seed, timeout_s: as for `run_correctness`.
+        device, dtype, sizes, trials, seed, ranks, timeout_s: as for `run_correctness`.
         static: whether the static check may reject a submission.
         timing: judge by `submit_kernel`; False leaves out time, memory and launches.
         executor: "local", processes on this machine; "ray", a Ray cluster (the running one, or one
@@ -84,6 +86,7 @@ def sweep(
         trials=trials,
         seed=seed,
         device=device,
+        ranks=ranks,
     )
     arguments: dict[str, Any] = {
         "device": options.device,
@@ -91,6 +94,7 @@ def sweep(
         "sizes": _plain(sizes),
         "trials": trials,
         "seed": seed,
+        "ranks": ranks,
         "timeout_s": timeout_s,
     }
     tool = "submit_kernel" if timing else "run_correctness"
