@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 
@@ -25,6 +25,8 @@ from kernelbench_dist.distributed_collectives.virtual._calls import Meetings
 from kernelbench_dist.distributed_collectives.virtual._schedule import InRankOrder, Schedule
 from kernelbench_dist.distributed_collectives.virtual._state import RankState, Surroundings
 
+_MANY_POLLS = 100  # fewer may lie between long computations
+_IDLE_SHARE = 0.1  # of a core; who sleeps in a loop uses less
 _UNWIND_S = 2.0  # how long a rank may take to end once it is told to
 
 
@@ -57,6 +59,10 @@ class Rank:
         self.waiting: Waiting | None = None
         self.result: Any = None
         self.calls = 0  # of communication so far
+        self.outside: list[tuple[int, ...]] = []  # groups that were made without it
+        self.maker: Any = None  # a Member of the group in which groups are made
+        self.polled: Waiting | None = None
+        self.polls, self.polls_seen, self.polls_since = 0, -1, 0.0
         self.groups: dict[tuple[str, tuple[int, ...]], int] = {}  # how often it has made each
 
     def can_go_on(self) -> bool:
@@ -67,6 +73,8 @@ class Rank:
             return "returned"
         if self.waiting is not None:
             return self.waiting.describe()
+        if self.polled is not None:
+            return f"polls: {self.polled.describe()}"
         return "runs" if self.run.holder is self else "can go on"
 
 
@@ -90,6 +98,7 @@ class Run:
         self.order = order
         self.portable = mode == "portable"
         self.store = RunStore(self)
+        self.making = Meetings("the making of groups", tuple(range(world_size)), strict=True)
         self.groups: dict[tuple[str, tuple[int, ...], int], Meetings] = {}
         self.schedule = schedule or InRankOrder()
         self.watchdog_s = watchdog_s
@@ -130,13 +139,16 @@ class Run:
         return [rank.result for rank in self.ranks]
 
     def _wait_for_the_end(self) -> None:
-        seen, since, used = -1, time.monotonic(), 0.0
+        seen, used = -1, 0.0
+        since = last = time.monotonic()
         while not self._over.acquire(timeout=min(1.0, self.watchdog_s / 4)):
-            rank = self.holder
+            rank, now = self.holder, time.monotonic()
             busy = _cpu_seconds(rank)
-            if self.progress != seen or busy != used or _in_a_debugger(rank):
-                seen, since, used = self.progress, time.monotonic(), busy
-            elif time.monotonic() - since > self.watchdog_s and rank is not None:
+            worked = not 0 <= busy - used < _IDLE_SHARE * (now - last)
+            if self.progress != seen or worked or _in_a_debugger(rank):
+                since = now
+            seen, used, last = self.progress, busy, now
+            if now - since > self.watchdog_s and rank is not None:
                 raise DeadlockError(
                     rank.index,
                     f"rank {rank.index} has done nothing for {self.watchdog_s:g} s, and waits for "
@@ -197,6 +209,11 @@ class Run:
         )
         self.failure.__cause__ = error
 
+    def end_with(self, rank: Rank, error: Exception) -> NoReturn:
+        """End the run with this rank's failure, whatever its program would catch."""
+        self._fail(rank, error)
+        raise Aborted
+
     def _pass_on_for_good(self, rank: Rank) -> None:
         following = self._choose(rank)
         if following is None and not all(r.ended for r in self.ranks):
@@ -209,7 +226,7 @@ class Run:
             self._give(following)
 
     def _look_for_what_is_left(self) -> None:
-        left = [call for meetings in self.groups.values() for call in meetings.left()]
+        left = [c for meetings in (*self.groups.values(), self.making) for c in meetings.left()]
         if left and self.failure is None:
             lines = "\n".join(f"  rank {call.rank.index}: {call.describe()}" for call in left)
             self.failure = DeadlockError(
@@ -224,6 +241,15 @@ class Run:
         """Where the ranks of a group meet: each gets there by making the group."""
         turn = rank.groups[name, ranks] = rank.groups.get((name, ranks), 0) + 1
         return self.groups.setdefault((name, ranks, turn), Meetings(name, ranks, strict=True))
+
+    def makes_group(self, rank: Rank, ranks: Sequence[int]) -> None:
+        """All ranks make the same groups in the same order; none waits for that."""
+        from kernelbench_dist.distributed_collectives.virtual._calls import Call
+        from kernelbench_dist.distributed_collectives.virtual._member import Member
+
+        if rank.maker is None:
+            rank.maker = Member(rank, rank.index, self.making)
+        rank.maker.collective(Call("new_group", agree=(("ranks", ", ".join(map(str, ranks))),)))
 
     def wait(self, rank: Rank, waiting: Waiting) -> None:
         """Come back when `waiting` is ready; others run meanwhile."""
@@ -243,15 +269,32 @@ class Run:
         finally:
             rank.waiting = None
 
-    def yield_turn(self, rank: Rank) -> None:
+    def yield_turn(self, rank: Rank, polled: Waiting | None = None) -> None:
         """Let the others run until they wait; a rank that polls must not keep them from it."""
-        if self.failure is not None:
-            raise Aborted
+        self.check()
+        if polled is not None:
+            self._look_at_polls(rank, polled)
         following = self._choose(rank)
         if following is not None and following is not rank:
+            rank.polled = polled
             self._hand_over(rank, following)
-            if self.failure is not None:
-                raise Aborted
+            self.check()
+        rank.polled = None
+
+    def _look_at_polls(self, rank: Rank, polled: Waiting) -> None:
+        """A loop that polls for what never comes ends as other deadlocks do, if later."""
+        if rank.polls_seen != self.progress:
+            rank.polls, rank.polls_seen, rank.polls_since = 0, self.progress, time.monotonic()
+        rank.polls += 1
+        waited = time.monotonic() - rank.polls_since
+        if rank.polls > _MANY_POLLS and waited > self.watchdog_s:
+            rank.polled = polled
+            self.failure = DeadlockError(
+                rank.index,
+                f"rank {rank.index} polls, and no rank has communicated for {waited:.3g} s:\n"
+                f"{self.table()}",
+            )
+            raise Aborted
 
     def _choose(self, rank: Rank) -> Rank | None:
         if self.failure is not None:  # all are to unwind, one after the other

@@ -7,6 +7,7 @@ on a group meets the k-th of every other. Sends meet receives in the order of th
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections import deque
@@ -51,7 +52,7 @@ class Call:
 
     __slots__ = (
         "agree", "done", "group", "inputs", "line", "meeting", "name", "number", "op", "outputs",
-        "rank", "root", "sizes", "stream", "streams", "versions",
+        "rank", "root", "sizes", "stream", "streams", "tag", "versions",
     )  # fmt: skip
 
     def __init__(
@@ -77,10 +78,11 @@ class Call:
         self.group: Meetings
         self.rank: Rank
         self.number = 0
+        self.tag = 0
         self.line = ""
         self.stream: Any = None
         self.streams: _streams.Meeting | None = None
-        self.versions: list[int] = []
+        self.versions: list[int | None] = []
 
     # As what a rank waits for
 
@@ -97,6 +99,8 @@ class Call:
 
     def what(self) -> str:
         values = [f"{name} {_say(value)}" for name, value in self.agree]
+        if self.tag:
+            values.append(f"tag {self.tag}")
         # Sends and receives are not numbered: they meet by their tags.
         where = f"call {self.number} of" if self.number else "in"
         return f"{self.name}({', '.join(values)}), {where} {self.group.name}"
@@ -120,7 +124,9 @@ class Meetings:
     """A group, as all of its ranks share it."""
 
     def __init__(self, name: str, ranks: tuple[int, ...], strict: bool) -> None:
-        self.name = "the default group" if name == "0" else f"group {name} of {_ranks(ranks)}"
+        self.name = f"group {name} of {_ranks(ranks)}" if name.isdigit() else name
+        if name == "0":
+            self.name = "the default group"
         self.ranks = ranks
         self.strict = strict
         self.open: dict[int, Meeting] = {}
@@ -178,10 +184,11 @@ def _compare(first: Call, call: Call) -> None:
     if first.name != call.name:
         different = f"the operations differ: {first.name} and {call.name}"
     else:
+        values, own = dict(first.agree), dict(call.agree)
         parts = [
-            f"{name}: {_say(value)} and {_say(own)}"
-            for (name, value), (_, own) in zip(first.agree, call.agree, strict=True)
-            if value != own
+            f"{name}: {_say(values.get(name))} and {_say(own.get(name))}"
+            for name in {**values, **own}
+            if values.get(name) != own.get(name)
         ]
         different = f"they differ in {'; '.join(parts)}"
     raise MismatchError(
@@ -196,21 +203,26 @@ def _compare(first: Call, call: Call) -> None:
 def check_pair(send: Call, receive: Call) -> None:
     """A send and the receive that it meets have the same shape and dtype."""
     if send.agree == receive.agree:
+        check_apart([send, receive])
         return
-    at_fault = send.rank.index
     raise MismatchError(
-        at_fault,
+        send.rank.index,
         "a send and its receive do not fit:\n"
         f"  rank {send.rank.index}: {send.what()} at {send.line}\n"
         f"  rank {receive.rank.index}: {receive.what()} at {receive.line}",
     )
 
 
+def versions(tensors: Sequence[Tensor]) -> list[int | None]:
+    """What shows that a tensor is changed; not of views, which count with others of their base."""
+    return [None if t.is_inference() or t._is_view() else t._version for t in tensors]
+
+
 def check_unchanged(calls: Sequence[Call]) -> None:
-    """What a rank gave to a collective is what it had given when it called it."""
+    """What a rank gave to a call is as it was then."""
     for call in calls:
         for tensor, version in zip(call.inputs, call.versions, strict=False):
-            if tensor._version != version:
+            if version is not None and tensor._version != version:
                 raise MismatchError(
                     call.rank.index,
                     f"rank {call.rank.index} changed a tensor of its {call.what()} at {call.line} "
@@ -220,24 +232,21 @@ def check_unchanged(calls: Sequence[Call]) -> None:
 
 def check_apart(calls: Sequence[Call]) -> None:
     """No two ranks have their results in the same place, as happens with one tensor for all."""
-    seen: dict[int, Call] = {}
-    for call in calls:
-        for tensor in call.outputs:
-            if tensor.numel() == 0:
-                continue
-            other = seen.setdefault(tensor.data_ptr(), call)
-            if other is not call:
-                raise MismatchError(
-                    call.rank.index,
-                    f"ranks {other.rank.index} and {call.rank.index} write the result of "
-                    f"{call.what()} to the same memory: give each rank a tensor of its own\n"
-                    f"  rank {other.rank.index}: {other.line}\n"
-                    f"  rank {call.rank.index}: {call.line}",
-                )
-
-
-def versions(tensors: Sequence[Tensor]) -> list[int]:
-    return [t._version for t in tensors if not t.is_inference()] if tensors else []
+    places = sorted(
+        (t.data_ptr(), t.data_ptr() + t.numel() * t.element_size(), i)
+        for i, call in enumerate(calls)
+        for t in (call.outputs or (call.inputs if call.name.startswith("send") else ()))
+        if t.numel()
+    )
+    for (_, end, i), (start, _, k) in itertools.pairwise(places):
+        if start < end and i != k:
+            one, other = sorted((calls[i], calls[k]), key=lambda call: call.rank.index)
+            raise MismatchError(
+                other.rank.index,
+                f"ranks {one.rank.index} and {other.rank.index} have the same memory in "
+                f"{other.what()}: give each rank a tensor of its own\n"
+                f"  rank {one.rank.index}: {one.line}\n  rank {other.rank.index}: {other.line}",
+            )
 
 
 def _say(value: Any) -> str:
@@ -245,6 +254,8 @@ def _say(value: Any) -> str:
         return str(value).removeprefix("torch.")
     if isinstance(value, torch.Size):
         return str(tuple(value))
+    if isinstance(value, list):
+        return ", ".join(map(_say, value))
     return str(value)
 
 

@@ -190,3 +190,4 @@ COMPUTE: dict[str, Callable[[Sequence[Call], str], Any]] = {
         all_to_all_single,
     )
 }
+COMPUTE["new_group"] = barrier

@@ -127,10 +127,8 @@ class VirtualGroup(_ProcessGroup):
         flat = [t for row in rows for t in row]
         _checks.contiguous(self, "all_gather", [*inputs, *flat])
         _checks.uneven(self, "all_gather", flat)
-        if len({t.shape for t in flat}) <= 1:
-            agree = tuple(_alike(inputs))
-        else:
-            agree = (("dtypes", [t.dtype for t in inputs]), ("device", _device(inputs)))
+        # Their shapes may differ: each is compared with what the rank gives.
+        agree = (("dtype", [t.dtype for t in inputs]), ("device", _device(inputs)))
         return self.member.collective(Call("all_gather", inputs, flat, agree=agree))
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> VirtualWork:
@@ -255,6 +253,7 @@ class VirtualGroup(_ProcessGroup):
         call = Call("send", tensors, agree=tuple(_alike(tensors)), root=self.place)
         self.member.begin(call)
         call.name = f"send to rank {self._global(dstRank)}"
+        call.tag = tag
         receive = self.meetings.meet_receive(self.place, dstRank, tag, call)
         if receive is not None:
             self.member.move(call, receive)
@@ -270,6 +269,7 @@ class VirtualGroup(_ProcessGroup):
         _checks.contiguous(self, "recv", tensors)
         call = Call("recv", outputs=tensors, agree=tuple(_alike(tensors)), root=source)
         self.member.begin(call)
+        call.tag = tag
         call.name = f"recv from {'any rank' if source is None else self._name_of(source)}"
         send = self.meetings.meet_send(source, self.place, tag, call)
         if send is not None:

@@ -52,7 +52,8 @@ class Member:
                 "thread in which the rank runs may"
             )
         me.run.check()
-        me.calls += 1
+        me.run.progress += 1
+        me.calls += call.name != "new_group"
         call.rank, call.group, call.line = me, self.meetings, users_line()
         call.versions = versions(call.inputs)
         call.stream = _streams.of((*call.inputs, *call.outputs))
@@ -60,7 +61,7 @@ class Member:
             me.run.yield_turn(me)
         if call.outputs and torch.is_grad_enabled():
             _warn_of_gradients(call)
-        if _log.active:
+        if _log.active and call.name != "new_group":
             _log.record(call, len(self.meetings.ranks))
 
     def compute(self, calls: Sequence[Call], compute: Callable[[], object]) -> None:
@@ -76,7 +77,7 @@ class Member:
             call.done = True
             call.meeting = None
         self.me.run.progress += 1
-        if _log.active:
+        if _log.active and calls[0].name != "new_group":
             _log.done(calls)
 
     def work(self, call: Call) -> VirtualWork:

@@ -9,19 +9,22 @@ import torch.distributed as dist
 
 from kernelbench_dist.distributed_collectives._current import current_rank
 from kernelbench_dist.distributed_collectives.virtual._baton import Run
+from kernelbench_dist.distributed_collectives.virtual._calls import users_line
 
 
 class _Keys:
     def __init__(self, store: RunStore, keys: Sequence[str]) -> None:
         self.store = store
         self.keys = keys
+        self.line = users_line()
 
     def ready(self) -> bool:
         return all(key in self.store.values for key in self.keys)
 
     def describe(self) -> str:
-        missing = [key for key in self.keys if key not in self.store.values]
-        return f"waits in the store for {', '.join(map(repr, missing))}"
+        # Without the prefix that torch gives to the keys of a group.
+        missing = [k.rpartition("//")[2] for k in self.keys if k not in self.store.values]
+        return f"waits in the store for {', '.join(map(repr, missing))} at {self.line}"
 
 
 class RunStore(dist.Store):
@@ -72,7 +75,7 @@ class RunStore(dist.Store):
         if all(key in self.values for key in keys):
             return True
         if (rank := current_rank()) is not None:
-            self.run.yield_turn(rank)  # it may be a loop that polls
+            self.run.yield_turn(rank, _Keys(self, list(keys)))  # it may be a loop that polls
         return all(key in self.values for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: Any = None) -> None:

@@ -24,6 +24,7 @@ import torch.distributed.distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 from kernelbench_dist.distributed_collectives._current import current_rank
+from kernelbench_dist.distributed_collectives.virtual._calls import users_line
 
 NAME = "virtual"
 _DTENSOR_RANDOM = "torch.distributed.tensor._random"
@@ -119,6 +120,7 @@ class Patches:
             ("init_process_group", _init_process_group),
             ("monitored_barrier", _monitored_barrier),
             ("_new_process_group_helper", _new_group),
+            ("_warn_not_in_group", _not_in_group),
         ):
             for module in (dist, c10d):
                 if hasattr(module, name):
@@ -135,7 +137,12 @@ class Patches:
 
 _TORCHS = {
     name: getattr(c10d, name)
-    for name in ("init_process_group", "monitored_barrier", "_new_process_group_helper")
+    for name in (
+        "init_process_group",
+        "monitored_barrier",
+        "_new_process_group_helper",
+        "_warn_not_in_group",
+    )
     if hasattr(c10d, name)
 }
 
@@ -183,16 +190,38 @@ def _new_group(
     *rest: Any,
     **more: Any,
 ) -> Any:
-    make = _TORCHS["_new_process_group_helper"]
-    if current_rank() is None:
+    make, me = _TORCHS["_new_process_group_helper"], current_rank()
+    if me is None:
         return make(group_size, group_rank, global_ranks_in_group, backend, store, *rest, **more)
+    name = more.get("group_name", rest[0] if rest else "")
+    if global_ranks_in_group and name.isdigit():  # a name by count, so that all ranks must make it
+        me.run.makes_group(me, global_ranks_in_group)
     more.update(backend_options=None, device_id=None)
     made = make(
         group_size, group_rank, global_ranks_in_group, dist.Backend(NAME), store, *rest, **more
     )
-    if made[0] is not c10d.GroupMember.NON_GROUP_MEMBER:
+    if made[0] is c10d.GroupMember.NON_GROUP_MEMBER:
+        me.outside.append(tuple(global_ranks_in_group))
+    else:
         _call_it(made[0], str(backend))
     return made
+
+
+def _not_in_group(op_name: str) -> None:
+    """torch warns, and the program goes on without the communication."""
+    me = current_rank()
+    if me is None:
+        _TORCHS["_warn_not_in_group"](op_name)
+        return
+    groups = "; ".join(", ".join(map(str, ranks)) for ranks in me.outside)
+    # Not raised here: torch would replace it by an error of its own, on its way to a log.
+    me.run.end_with(
+        me,
+        ValueError(
+            f"{op_name} at {users_line()}: rank {me.index} is not in the group; the groups made "
+            f"without it have the ranks {groups}"
+        ),
+    )
 
 
 def _call_it(group: Any, backend: str) -> None:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from kernelbench_dist.distributed_collectives.virtual import _streams
+from kernelbench_dist.distributed_collectives.virtual._calls import check_unchanged
 
 if TYPE_CHECKING:
     from kernelbench_dist.distributed_collectives.virtual._baton import Rank
@@ -30,11 +31,15 @@ class VirtualWork(dist.Work):
                 self._rank.run.wait(self._rank, call)
             if call.streams is not None:
                 _streams.after(call.streams)
+            if call.versions:
+                check_unchanged([call])
+                call.versions = []  # from now on it may be changed
         return True
 
     def is_completed(self) -> bool:
         if not self._done():
-            self._rank.run.yield_turn(self._rank)  # or a loop that polls would never end
+            # Or a loop that polls would never end.
+            self._rank.run.yield_turn(self._rank, next(c for c in self._calls if not c.done))
         return self._done()
 
     def is_success(self) -> bool:
