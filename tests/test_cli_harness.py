@@ -192,8 +192,8 @@ def test_options_reach_the_tool(tool):
     calls = tool(harness, "submit_kernel", answer(SubmitResult))
     line = (
         "submit-kernel a.py 47 --dtype bfloat16 --sizes tiny --sizes B=25,K=3 --trials 3 --seed 9 "
-        "--device cpu --no-backward --timeout 7 --build-timeout 70 --memory-limit 1.5G "
-        "--no-static --rounds 12 --min-time-ms 0.5"
+        "--device cpu --no-backward --ranks gloo --timeout 7 --build-timeout 70 "
+        "--memory-limit 1.5G --no-static --rounds 12 --min-time-ms 0.5"
     )
     assert cli.main(line.split()) == 0
     (args, options) = calls[0]
@@ -206,6 +206,7 @@ def test_options_reach_the_tool(tool):
         "seed": 9,
         "device": "cpu",
         "backward": False,
+        "ranks": "gloo",
         "timeout_s": 7.0,
         "build_timeout_s": 70.0,
         "memory_limit_bytes": 3 << 29,

@@ -105,8 +105,9 @@ def test_what_is_kept_of_a_call(trail):
     assert kept == {
         "schema": "kernelbench_dist.trail/1", "tool": "submit_kernel", "submission": "<source>",
         "sha256": "c" * 64, "problem": "level2/47_x", "device": "cuda:0", "device_name": "GPU",
-        "dtype": "float16", "sizes": {"B": 2}, "backward": False, "verdict": "PASSED",
-        "reason": "r", "seconds": 2.5, "delta_to_last": None, "delta_to_best": None,
+        "dtype": "float16", "sizes": {"B": 2}, "backward": False, "ranks": None,
+        "verdict": "PASSED", "reason": "r", "seconds": 2.5, "delta_to_last": None,
+        "delta_to_best": None,
         "source_is_correct": True, "model": "I think", "tokens": {"prompt": 7, "completion": 11},
     }  # fmt: skip
 
@@ -142,6 +143,7 @@ def test_deltas_to_the_last_and_to_the_best(trail):
         {"device": "cuda:0"},
         {"on": "another CPU"},
         {"backward": True},
+        {"world_size": 4},
         {"warm_us": 1.0},
     ],
     ids=str,

@@ -6,7 +6,7 @@ import inspect
 import re
 from pathlib import Path
 
-from kernelbench_dist.harness import _draws, _memory
+from kernelbench_dist.harness import _draws, _memory, _reference
 from kernelbench_dist.harness._fuzz_cases import FuzzCase
 from kernelbench_dist.harness._problem import derived
 from kernelbench_dist.harness._session import Session
@@ -29,6 +29,7 @@ PROBLEM = {problem!r}
 SUBMISSION = {submission!r}
 SIZES = {sizes!r}
 SEED, INPUT_SEEDS = {seed!r}, {input_seeds!r}  # of the parameters; of the inputs on each rank
+SIZES_SEED = {sizes_seed!r}
 VALUES, LAYOUT = {values!r}, {layout!r}
 DEVICE, DTYPE = torch.device({device!r}), {dtype}
 RANK = int(os.environ.get("RANK", 0))
@@ -108,8 +109,9 @@ options = {{
     "jitter": False,
     "rank": RANK,
     "world_size": len(INPUT_SEEDS),
+    "sizes_generator": torch.Generator().manual_seed(SIZES_SEED),
 }}
-takes = inspect.signature(problem.get_inputs).parameters
+takes = inspect.signature(problem.get_inputs).parameters{alike}
 seeded(INPUT_SEEDS[RANK])
 inputs = problem.get_inputs(**{{k: v for k, v in options.items() if k in takes}})
 generator = torch.Generator().manual_seed(INPUT_SEEDS[RANK])
@@ -130,6 +132,9 @@ for name, mine in got.items():
         print(f"expected {{right.flatten()[worst].item()}}")
 '''
 
+_ALIKE = """
+problem.popcorn_pri = AlikeOnAllRanks(problem.popcorn_pri, SIZES_SEED)"""
+
 
 def snippet(title: str, case: FuzzCase, session: Session, submission: Path) -> str:
     """A program that runs a case and prints the reference's answers and the submission's."""
@@ -141,7 +146,11 @@ def snippet(title: str, case: FuzzCase, session: Session, submission: Path) -> s
     is_original = _ORIGINAL.search(text) is not None
     load = "problems.load(PROBLEM).module" if is_original else "load(PROBLEM)"
     guards = f"{_memory.LEAST_GUARD_BYTES}, {_memory.MOST_GUARD_BYTES}"
+    alike = is_original and ranks > 1
     launch = f"\n# Its {ranks} ranks: torchrun --nproc-per-node {ranks} FILE" if ranks > 1 else ""
+    launch += (
+        "\n# or, on virtual ranks, kernelbench-dist run in place of torchrun." if launch else ""
+    )
     dtype = session.options.dtype
     parts = [
         _HEAD.format(
@@ -154,6 +163,7 @@ def snippet(title: str, case: FuzzCase, session: Session, submission: Path) -> s
             sizes=case.sizes,
             seed=case.seed,
             input_seeds=[derived(case.seed, f"rank {r}") for r in range(ranks)],
+            sizes_seed=derived(case.seed, "sizes"),
             values=case.values,
             layout=case.layout,
             device=session.options.device,
@@ -165,6 +175,13 @@ def snippet(title: str, case: FuzzCase, session: Session, submission: Path) -> s
         inspect.getsource(_draws.fill),
         inspect.getsource(_draws.stir),
         inspect.getsource(_memory.lay_out),
-        _BODY.format(load=f"problem, submission = {load}", seed_numpy=seed_numpy),
+        "from typing import Any\n\n\n" + inspect.getsource(_reference.AlikeOnAllRanks)
+        if alike
+        else "",
+        _BODY.format(
+            load=f"problem, submission = {load}",
+            seed_numpy=seed_numpy,
+            alike=_ALIKE if alike else "",
+        ),
     ]
-    return "\n\n".join(part.strip("\n") + "\n" for part in parts)
+    return "\n\n".join(part.strip("\n") + "\n" for part in parts if part)

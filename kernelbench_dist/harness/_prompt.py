@@ -99,8 +99,10 @@ def _parts(d: Description, tree: ast.Module) -> Iterator[str]:
         `Model` in the reference below computes, in less time. Give the whole file.""")
     if d.world_size > 1:
         yield (
-            f"It is a torch.distributed program of {d.world_size} ranks: every rank runs the file "
-            "in a process of its own,\nhas its own inputs, and its outputs are checked."
+            f"It is a torch.distributed program of {d.world_size} ranks, in an initialised group: "
+            "every rank runs the file,\nhas its own inputs, and its outputs are checked. The ranks "
+            "may be threads of one process, on one device:\nwhat is timed is then all of them "
+            "together."
         )
     yield f"## The reference\n\n```python\n{d.source.strip()}\n```"
     yield "## Sizes\n\n" + "\n".join(sizes_in_words(d))

@@ -243,7 +243,7 @@ class Reference(Served):
         }
         names = vars(self.problem.module)
         if self.world_size > 1:
-            names["popcorn_pri"] = _AlikeOnAllRanks(self.helper, sizes_seed)
+            names["popcorn_pri"] = AlikeOnAllRanks(self.helper, sizes_seed)
         with _seeded(seed):
             value = function(**{k: v for k, v in options.items() if k in takes})
         if not isinstance(value, (list, tuple)):
@@ -275,7 +275,7 @@ class Reference(Served):
                     p.copy_(old)
 
 
-class _AlikeOnAllRanks:
+class AlikeOnAllRanks:
     """The object by which files of the original form draw sizes, with a random state of its own."""
 
     def __init__(self, helper: Any, seed: int) -> None:

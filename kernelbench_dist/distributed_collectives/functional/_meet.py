@@ -7,6 +7,7 @@ backward runs on all ranks if it runs on one.
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -146,7 +147,7 @@ def _gather_bytes(row: bytes, length: int, ranks: Ranks, device: torch.device) -
     sent = torch.frombuffer(bytearray(row[:length].ljust(length, b"\0")), dtype=torch.uint8)
     with torch.no_grad():
         got = join_flat(sent.to(device), ranks).cpu()
-    flat = bytes(got.tolist())
+    flat = ctypes.string_at(got.data_ptr(), len(got))  # bytes(got.tolist()) takes 1 ms for 64 ranks
     return [flat[i : i + length] for i in range(0, len(flat), length)]
 
 

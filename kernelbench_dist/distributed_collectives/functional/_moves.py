@@ -119,9 +119,9 @@ def scatter(
 ) -> Tensor:
     """Give rank r part r, along dim, of what rank src of the group holds.
 
-    Only src's tensor is read; the others give None, or a tensor that does not matter. The result is
-    src's shape with dim / R. With sizes (on src), R ints that sum to dim, rank r gets sizes[r] of
-    dim. With alike=True all ranks give a tensor of src's shape, and its sizes.
+    Only src's tensor is read; the others give None, or a tensor of its dtype that does not matter.
+    The result is src's shape with dim / R. With sizes (on src), R ints that sum to dim, rank r gets
+    sizes[r] of dim. With alike=True all ranks give a tensor of src's shape, and its sizes.
 
     Backward gathers the ranks' gradients to src, and gives zeros to tensors of the others.
 

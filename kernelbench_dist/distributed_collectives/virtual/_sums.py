@@ -52,17 +52,6 @@ def reduce_ranks(xs: Sequence[Tensor], op: str, order: str, *, to_root: bool = F
     return _ring([t.permute(dims) for t in xs], op, to_root).permute(back)
 
 
-def reduce_together(xs: Sequence[Sequence[Tensor]], op: str, order: str) -> list[Tensor]:
-    """The reductions of the tensors of one coalesced all_reduce; xs[r] are those of rank r."""
-    if order == "rank":
-        return [fold(ranks, op) for ranks in zip(*xs, strict=True)]
-    if not xs[0]:
-        return []
-    whole = _ring([torch.cat([t.reshape(-1) for t in ts]) for ts in xs], op, to_root=False)
-    parts = whole.split([t.numel() for t in xs[0]])
-    return [part.view(t.shape) for part, t in zip(parts, xs[0], strict=True)]
-
-
 def _ring(xs: Sequence[Tensor], op: str, to_root: bool) -> Tensor:
     x = xs[0]
     if x.is_complex() and op in ("sum", "avg"):
