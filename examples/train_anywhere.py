@@ -137,7 +137,7 @@ def train(steps: int) -> list[float]:
 
     # foreach=False: parameters of the blocks are on both dimensions of the mesh and the others on
     # one, and such a mixture is not for one call.
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02, foreach=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9, foreach=False)
     losses = []
     for batch in batches(steps):
         mine = batch.chunk(data_ranks)[mesh["dp"].get_local_rank()].to(device)

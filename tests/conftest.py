@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gloo_pool import gloo_pool_fixture  # noqa: F401 (a fixture, found by its name)
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]

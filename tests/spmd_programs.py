@@ -23,7 +23,7 @@ class Program:
     refused: str = ""
     # If so, what has the same results and is not refused; None: no backend runs it on the CPU.
     instead: Callable[..., Result] | None = None
-    slow: bool = False  # more than some seconds on one device
+    random: bool = False  # draws numbers, which are others on another kind of device
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ PROGRAMS = (
     Program(data.ddp_power_sgd),
     Program(data.ddp_no_sync),
     Program(data.ddp_sampler),
-    Program(data.ddp_dropout),
+    Program(data.ddp_dropout, random=True),
     Program(data.zero_1),
     Program(data.sync_batch_norm, refused="SyncBatchNorm expected input tensor to be on"),
     Program(sharded.fsdp1),
@@ -61,15 +61,15 @@ PROGRAMS = (
     Program(sharded.pipeline_1f1b_inferred),
     Program(messages.dtensor_redistribute),
     Program(messages.dtensor_mesh),
-    Program(messages.dtensor_random, refused="AssertionError"),
-    Program(messages.dtensor_random_in_place),
+    Program(messages.dtensor_random, refused="AssertionError", random=True),
+    Program(messages.dtensor_random_in_place, random=True),
     Program(messages.by_hand),
     Program(messages.functional),
-    Program(messages.compile_eager, slow=True),
-    Program(messages.compile_aot_eager, slow=True),
-    Program(messages.compile_inductor, slow=True),
-    Program(messages.compile_rank, slow=True),
-    Program(messages.compile_backward, slow=True),
+    Program(messages.compile_eager),
+    Program(messages.compile_aot_eager),
+    Program(messages.compile_inductor),
+    Program(messages.compile_rank),
+    Program(messages.compile_backward),
     Program(messages.objects),
     Program(messages.subgroups),
     Program(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from spmd_programs_models import CLASSES, CPU, FEATURES, batch, batches, mlp, train, weights
+from spmd_programs_models import CLASSES, CPU, batch, batches, mlp, train, weights
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
@@ -181,13 +181,14 @@ def sync_batch_norm(device: torch.device = CPU) -> dict[str, Tensor]:
     return {"losses": losses, **weights(net), **dict(net.named_buffers())}
 
 
-def one_process(ranks: int, device: torch.device = CPU) -> dict[str, Tensor]:
-    """No ranks: what the ddp program must give, by training on all ranks' batches at once."""
-    model = mlp(device)
+def one_process(
+    ranks: int, optimizer: type = torch.optim.SGD, lr: float = 0.1
+) -> dict[str, Tensor]:
+    """No ranks: what they must come to, by training on the batches of all of them at once."""
+    model = mlp(CPU)
     data = [
-        tuple(torch.cat(parts) for parts in zip(*step, strict=True))
-        for step in zip(*(batches(device, rank) for rank in range(ranks)), strict=True)
+        (torch.cat([x for x, _ in step]), torch.cat([y for _, y in step]))
+        for step in zip(*(batches(CPU, rank) for rank in range(ranks)), strict=True)
     ]
-    train(model, torch.optim.SGD(model.parameters(), lr=0.1), data)
-    assert data[0][0].shape == (6 * ranks, FEATURES)
+    train(model, optimizer(model.parameters(), lr=lr), data)
     return weights(model)

@@ -17,7 +17,9 @@ STEPS = 3
 
 def mlp(device: torch.device, hidden: int = 16, seed: int = 0) -> nn.Sequential:
     """The same weights on every rank, and no trace in the rank's own random state."""
-    model = nn.Sequential(nn.Linear(FEATURES, hidden), nn.Tanh(), nn.Linear(hidden, CLASSES))
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(FEATURES, hidden), nn.Tanh(), nn.Linear(hidden, CLASSES))
+    model.to_empty(device=CPU)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -34,8 +34,10 @@ from torch.distributed.tensor.parallel import (
 
 
 def whole(model: nn.Module) -> dict[str, Tensor]:
-    """Each sharded parameter gathered."""
-    return {f"whole.{name}": p.full_tensor().detach() for name, p in model.named_parameters()}
+    """Each sharded parameter gathered; a copy, as on one rank there is nothing to gather."""
+    return {
+        f"whole.{name}": p.full_tensor().detach().clone() for name, p in model.named_parameters()
+    }
 
 
 def world(device: torch.device, *shape: int, names: tuple[str, ...] = ("ranks",)) -> DeviceMesh:

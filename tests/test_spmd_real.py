@@ -400,6 +400,17 @@ def raise_(error):
     raise error
 
 
+def test_virtual_ranks_are_joined_too():
+    """As where `kernelbench-dist run` runs a script that asks for gloo."""
+
+    def program():
+        return run_spmd(lambda: dist.get_rank() * 10, 2, backend="gloo")
+
+    assert run_spmd(program, 2) == [[0, 10]] * 2
+    with pytest.raises(RankError, match=r"world_size is 3, but this process is one of 2"):
+        run_spmd(lambda: run_spmd(group_size, 3, backend="gloo"), 2)
+
+
 @pytest.mark.slow
 def test_torchrun(write):
     script = write(

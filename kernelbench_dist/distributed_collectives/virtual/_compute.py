@@ -23,7 +23,9 @@ def write(outputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         torch._foreach_copy_([t.data for t in outputs], list(values))
 
 
-def _reduced(calls: Sequence[Call], order: str, *, apart: bool = False) -> list[Tensor]:
+def _reduced(
+    calls: Sequence[Call], order: str, *, apart: bool = False, to_root: bool = False
+) -> list[Tensor]:
     """The reduction of each input over the ranks.
 
     Unless `apart`, inputs of one dtype are reduced as one flat buffer: where a term's place in it
@@ -36,11 +38,14 @@ def _reduced(calls: Sequence[Call], order: str, *, apart: bool = False) -> list[
         op = "sum"
     first = rows[0]
     if len(first) == 1:
-        return [_sums.reduce_ranks([row[0] for row in rows], op, order)]
+        return [_sums.reduce_ranks([row[0] for row in rows], op, order, to_root=to_root)]
     if apart or order == "rank" or len({t.dtype for t in first}) > 1:
-        return [_sums.reduce_ranks(column, op, order) for column in zip(*rows, strict=True)]
+        return [
+            _sums.reduce_ranks(column, op, order, to_root=to_root)
+            for column in zip(*rows, strict=True)
+        ]
     flat = [torch.cat([t.reshape(-1) for t in row]) for row in rows]
-    whole = _sums.reduce_ranks(flat, op, order)
+    whole = _sums.reduce_ranks(flat, op, order, to_root=to_root)
     parts = whole.split([t.numel() for t in first])
     return [part.view(t.shape) for part, t in zip(parts, first, strict=True)]
 
@@ -57,7 +62,7 @@ def all_reduce(calls: Sequence[Call], order: str) -> None:
 def reduce(calls: Sequence[Call], order: str) -> None:
     root = calls[0].root
     assert root is not None
-    write(calls[root].outputs, _reduced(calls, order))
+    write(calls[root].outputs, _reduced(calls, order, to_root=True))
 
 
 def broadcast(calls: Sequence[Call], order: str) -> None:

@@ -6,7 +6,8 @@
 bf16 too. gloo's ring (gloo/allreduce.cc, gloo/reduce.cc) cuts the flat buffer into R chunks; chunk
 c starts at rank c - 1 and goes down the ranks: c - 1, c - 2, ..., 0, R - 1, ..., c. The bytes of a
 chunk depend on the number of bytes alone, not on the operator. A complex tensor is a buffer of
-real numbers, so a chunk may end between a real and an imaginary part.
+real numbers, so a chunk may end between a real and an imaginary part; but an average that gets here
+as a complex tensor is a complex division, which may round otherwise.
 
 Which buffer goes around the ring:
 
@@ -55,7 +56,8 @@ def reduce_ranks(xs: Sequence[Tensor], op: str, order: str, *, to_root: bool = F
 def _ring(xs: Sequence[Tensor], op: str, to_root: bool) -> Tensor:
     x = xs[0]
     if x.is_complex() and op in ("sum", "avg"):
-        return torch.view_as_complex(_ring([torch.view_as_real(t) for t in xs], op, to_root))
+        total = _ring([torch.view_as_real(t) for t in xs], "sum", to_root)
+        return _divided(torch.view_as_complex(total), op, len(xs))
     if not (x.is_floating_point() or x.is_complex()):
         return fold(xs, op)  # Integers have the same bits in any order.
     size, count = len(xs), x.numel()
@@ -69,7 +71,7 @@ def _ring(xs: Sequence[Tensor], op: str, to_root: bool) -> Tensor:
     rows = torch.stack([*xs, *xs]).contiguous()
     steps = rows.as_strided((size, chunks, length), (count, count + length, 1))
     whole = _extreme(steps, op) if op in ("min", "max") else _fold_down(steps, op)
-    return whole.reshape(-1)[:count].view(x.shape)
+    return _divided(whole.reshape(-1)[:count].view(x.shape), op, size)
 
 
 def _fold_down(steps: Tensor, op: str) -> Tensor:
@@ -77,10 +79,14 @@ def _fold_down(steps: Tensor, op: str) -> Tensor:
     acc = last.clone()
     for step in others:
         acc = acc.mul_(step) if op == "prod" else acc.add_(step)
-    if op == "avg":
-        # By a tensor: on a GPU, torch multiplies with the reciprocal of a number.
-        acc = acc / torch.full((), len(steps), dtype=acc.dtype, device=acc.device)
     return acc
+
+
+def _divided(total: Tensor, op: str, size: int) -> Tensor:
+    if op != "avg":
+        return total
+    # By a tensor: on a GPU, torch multiplies with the reciprocal of a number.
+    return total / torch.full((), size, dtype=total.dtype, device=total.device)
 
 
 def _extreme(steps: Tensor, op: str) -> Tensor:

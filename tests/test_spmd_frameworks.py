@@ -1,0 +1,235 @@
+"""Framework programs on 4 virtual ranks: beside gloo's processes, and beside one process alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import spmd_programs_data as data
+import spmd_programs_messages as messages
+import spmd_programs_sharded as sharded
+import torch
+from spmd_programs import PROGRAMS, Program, Result
+from spmd_programs_gloo import GlooRanks
+from torch import Tensor
+
+from kernelbench_dist.distributed_collectives._errors import RankError
+from kernelbench_dist.distributed_collectives.spmd import SpmdOptions, run_spmd
+
+RANKS = 4
+Order = Literal["rank", "gloo_ring"]
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # names that older torch has alone
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+with_orders = pytest.mark.parametrize("order", ["gloo_ring", "rank"])
+
+
+def of(programs: list[Program]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("program", programs, ids=[p.name for p in programs])
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As in gloo's processes: with more threads a matrix product may add in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def gloo() -> Iterator[Callable[..., list[Result]]]:
+    """Runs a program in gloo's processes, once however often it is asked."""
+    kept: dict[object, list[Result]] = {}
+    with GlooRanks(RANKS) as ranks:
+
+        def run(program: Callable[..., Result]) -> list[Result]:
+            if program not in kept:
+                kept[program] = ranks.run(program)
+            return kept[program]
+
+        yield run
+
+
+def virtual(
+    program: Callable[..., Result],
+    order: Order = "rank",
+    world_size: int = RANKS,
+    **arguments: object,
+) -> list[Result]:
+    torch.manual_seed(1234)  # what gloo's processes start with
+    return run_spmd(program, world_size, kwargs=arguments, options=SpmdOptions(order=order))
+
+
+def flat(results: list[Result]) -> dict[str, Tensor]:
+    return {
+        f"rank {rank}: {name}": tensor
+        for rank, result in enumerate(results)
+        for name, tensor in (result.items() if isinstance(result, dict) else enumerate(result))
+    }
+
+
+def check(got: list[Result], expected: list[Result], order: Order = "gloo_ring") -> None:
+    """The same bits, or, where sums go in another order, nearly."""
+    found, wanted = flat(got), flat(expected)
+    assert wanted
+    assert found.keys() == wanted.keys()
+    tolerance = 0.0 if order == "gloo_ring" else 1e-5
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(
+            found[name], tensor, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@pytest.mark.slow
+@with_orders
+@of([p for p in PROGRAMS if not p.refused])
+def test_as_on_gloo(
+    program: Program, order: Order, gloo: Callable[[Callable[..., Result]], list[Result]]
+) -> None:
+    check(virtual(program.run, order), gloo(program.run), order)
+
+
+@pytest.mark.slow
+@of([p for p in PROGRAMS if p.refused])
+def test_gloo_refuses(
+    program: Program, gloo: Callable[[Callable[..., Result]], list[Result]]
+) -> None:
+    with pytest.raises(RuntimeError, match=program.refused):
+        gloo(program.run)
+
+
+@of([p for p in PROGRAMS if p.refused and p.instead is None])
+def test_what_torch_has_not_for_the_cpu(program: Program) -> None:
+    with pytest.raises(RankError, match=program.refused):
+        virtual(program.run)
+
+
+@of([p for p in PROGRAMS if p.instead is not None])
+def test_what_gloo_alone_refuses(program: Program) -> None:
+    """In rank order: gloo's order depends on what it puts together in one call."""
+    assert program.instead is not None
+    check(virtual(program.run), virtual(program.instead))
+
+
+ADAM = torch.optim.Adam
+ALONE: list[tuple[Callable[..., Result], int, type, float]] = [
+    # program, the number of ranks that have batches of their own, optimizer, learning rate
+    (data.ddp, 4, torch.optim.SGD, 0.1),
+    (data.ddp_small_buckets, 4, ADAM, 0.1),
+    (data.ddp_static_graph, 4, torch.optim.SGD, 0.1),
+    (data.ddp_python_hook, 4, torch.optim.SGD, 0.1),
+    (data.zero_1, 4, ADAM, 0.05),
+    (sharded.fsdp1, 4, torch.optim.SGD, 0.1),
+    (sharded.fsdp2, 4, torch.optim.SGD, 0.1),
+    (sharded.hsdp, 4, torch.optim.SGD, 0.1),
+    (sharded.fsdp2_tensor_parallel, 2, torch.optim.SGD, 0.1),
+    (sharded.hsdp_tensor_parallel, 2, torch.optim.SGD, 0.1),
+    (sharded.tensor_parallel, 1, torch.optim.SGD, 0.1),
+]
+
+
+@pytest.mark.parametrize(
+    ("program", "ranks", "optimizer", "lr"), ALONE, ids=[case[0].__name__ for case in ALONE]
+)
+def test_as_in_one_process(
+    program: Callable[..., dict[str, Tensor]], ranks: int, optimizer: type, lr: float
+) -> None:
+    expected = data.one_process(ranks, optimizer, lr)
+    for result in virtual(program):
+        assert isinstance(result, dict)
+        for name, weight in expected.items():
+            found = result.get(f"whole.{name}", result[name])
+            torch.testing.assert_close(found, weight, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "program", [data.ddp_dropout, messages.dtensor_random_in_place], ids=lambda f: f.__name__
+)
+def test_ten_runs_give_the_same_bits(program: Callable[..., Result]) -> None:
+    first = virtual(program)
+    for _ in range(9):
+        check(virtual(program), first)
+
+
+@pytest.mark.slow
+@of([p for p in PROGRAMS if p.instead is not None or not p.refused])
+def test_ten_runs_of_each_program(program: Program) -> None:
+    first = virtual(program.run)
+    for _ in range(9):
+        check(virtual(program.run), first)
+
+
+def test_each_rank_draws_its_own_numbers() -> None:
+    """What a generator with the rank's seed gives: masks of 6 x 8 and 6 x 4, 3 times, then 3."""
+    for rank, result in enumerate(virtual(data.ddp_dropout)):
+        assert isinstance(result, dict)
+        torch.manual_seed(rank)
+        for _ in range(3):
+            torch.nn.functional.dropout(torch.ones(6, 8), 0.3)
+            torch.nn.functional.dropout(torch.ones(6, 4), 0.1)
+        assert torch.equal(result["draw"], torch.rand(3))
+
+
+@pytest.mark.slow
+@with_orders
+def test_checkpoint_of_4_ranks_on_2(order: Order, tmp_path: Path) -> None:
+    """And of virtual ranks on gloo's, and the other way round: a checkpoint is only files."""
+    folders = {"virtual": tmp_path / "virtual", "gloo": tmp_path / "gloo"}
+    saved = virtual(sharded.checkpoint_save, order, folder=folders["virtual"])
+    with GlooRanks(RANKS) as ranks:
+        check(saved, ranks.run(sharded.checkpoint_save, {"folder": folders["gloo"]}), order)
+        for folder in folders.values():
+            loaded = virtual(sharded.checkpoint_load, order, world_size=2, folder=folder)
+            check(loaded, ranks.run(sharded.checkpoint_load, {"folder": folder}, 2), order)
+            for name in ("0.weight", "0.bias", "2.weight", "2.bias"):
+                torch.testing.assert_close(
+                    loaded[0][f"loaded.whole.{name}"],
+                    saved[0][f"whole.{name}"],
+                    rtol=0,
+                    atol=0 if folder == folders["virtual"] else 1e-5,
+                )
+
+
+def test_checkpoint_of_virtual_ranks_on_fewer_and_more(tmp_path: Path) -> None:
+    saved = virtual(sharded.checkpoint_save, folder=tmp_path)
+    for world_size in (1, 2, 3, 7):
+        for result in virtual(sharded.checkpoint_load, world_size=world_size, folder=tmp_path):
+            for name in ("0.weight", "0.bias", "2.weight", "2.bias"):
+                assert torch.equal(result[f"loaded.whole.{name}"], saved[0][f"whole.{name}"])
+
+
+@pytest.mark.gpu
+@of([p for p in PROGRAMS if not p.random and p.run not in (data.sync_batch_norm,)])
+def test_on_cuda_as_on_the_cpu(program: Program) -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    results = flat(virtual(program.run, device=device))
+    if program.run is data.ddp_bf16_hook:
+        expected = flat(virtual(data.ddp_own_bf16_hook))
+    else:
+        expected = flat(virtual(program.run))
+    for name, tensor in expected.items():
+        torch.testing.assert_close(results[name].cpu(), tensor, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.gpu
+@of([p for p in PROGRAMS if p.random])
+def test_random_numbers_on_cuda(program: Program) -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    torch.cuda.manual_seed(1)
+    first = virtual(program.run, device=device)
+    check(virtual(program.run, device=device), first)
+
+
+@pytest.mark.gpu
+def test_sync_batch_norm_is_batch_norm_of_all() -> None:
+    """The mean over all ranks' outputs, after one step's statistics, as by one batch of all."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    results = virtual(data.sync_batch_norm, device=device)
+    for result in results[1:]:
+        assert torch.equal(result["1.running_mean"], results[0]["1.running_mean"])
+        assert torch.equal(result["1.running_var"], results[0]["1.running_var"])
