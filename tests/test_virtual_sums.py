@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import multiprocessing
+import os
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from gloo_pool import GlooPool
+from gloo_pool import SIZE, GlooHangError, GlooPool, gloo_pool_fixture, pool  # noqa: F401
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -302,3 +307,96 @@ def test_drawn_all_reduces_have_gloos_bits(
         shape = tuple(data.draw(st.lists(st.integers(0, 30), max_size=3)))
         cases.append(("all_reduce", op, dtype, shape, data.draw(st.integers(0, 1000))))
     compare(gloo_pool, size, cases)
+
+
+# What the pool of gloo ranks promises, on which all of the above and other files stand.
+
+
+def add_ranks(t: Tensor, text: str) -> tuple[Tensor, str]:
+    t = t + dist.get_rank()
+    dist.all_reduce(t)
+    return t, text
+
+
+def fail_on_rank_1(how: str) -> int:
+    if dist.get_rank() == 1:
+        if how == "raise":
+            raise KeyError("mine")
+        if how == "die":
+            os._exit(3)
+        return 1
+    dist.all_reduce(torch.ones(1))
+    return 0
+
+
+def wait_for_each_other() -> None:
+    dist.recv(torch.ones(1), 1 - dist.get_rank())
+
+
+def draw() -> float:
+    return torch.rand(()).item()
+
+
+def hold(pids: Connection) -> None:
+    """For another process: has a pool with a call that hangs, and says who its processes are."""
+    pool().run(draw, 2)
+    pids.send([p.pid for p in psutil.Process().children(recursive=True)])
+    pool().run(wait_for_each_other, 2)
+
+
+def test_pool_gives_the_results_in_rank_order(gloo_pool: GlooPool) -> None:
+    for size in (1, 3, 2):
+        expected = size + size * (size - 1) / 2
+        for t, text in gloo_pool.run(add_ranks, size, torch.ones(2), "x"):
+            assert t.tolist() == [expected, expected]
+            assert text == "x"
+    first, second = gloo_pool.values(draw, 1), gloo_pool.values(draw, 1)
+    assert first == second
+
+
+@pytest.mark.parametrize("how", ["raise", "die", "return"])
+def test_pool_gives_what_each_rank_raised(gloo_pool: GlooPool, how: str) -> None:
+    # The others would wait for ever if rank 1's connections did not close.
+    first, second, third = gloo_pool.run(fail_on_rank_1, 3, how)
+    assert first.type == third.type == "RuntimeError"
+    if how == "return":
+        assert second == 1
+    else:
+        assert (second.type, second.message) == {
+            "raise": ("KeyError", "'mine'"),
+            "die": ("ProcessDied", "the process of the rank ended"),
+        }[how]
+        with pytest.raises(AssertionError, match="rank 0: "):
+            gloo_pool.values(fail_on_rank_1, 3, how)
+    assert len(gloo_pool.values(draw, 3)) == 3
+
+
+def test_pool_reports_a_hang_and_goes_on(gloo_pool: GlooPool) -> None:
+    gloo_pool.values(draw, 2)
+    with pytest.raises(
+        GlooHangError, match=r"ranks \[0, 1\] of 2 .* wait_for_each_other after 1 s"
+    ):
+        gloo_pool.run(wait_for_each_other, 2, limit=1)
+    assert len(gloo_pool.values(draw, 2)) == 2
+
+
+def test_pool_refuses_what_it_cannot_run(gloo_pool: GlooPool) -> None:
+    with pytest.raises(ValueError, match="world_size is 9; 1 to 8 is accepted"):
+        gloo_pool.run(draw, 9)
+    with pytest.raises(ValueError, match="no function of a module"):
+        gloo_pool.run(lambda: None, 1)
+
+
+@pytest.mark.slow
+def test_pool_ends_when_its_process_is_killed() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=hold, args=(theirs,))
+    process.start()
+    assert ours.poll(60)
+    pids = ours.recv()
+    assert len(pids) == 1 + SIZE
+    process.kill()
+    process.join()
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).wait(10)

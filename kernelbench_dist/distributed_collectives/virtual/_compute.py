@@ -138,7 +138,7 @@ def reduce_scatter(calls: Sequence[Call], order: str) -> None:
 
 
 def reduce_scatter_single(calls: Sequence[Call], order: str) -> None:
-    for i, whole in enumerate(_reduced(calls, order)):
+    for i, whole in enumerate(_reduced(calls, order, apart=True)):
         parts = whole.reshape(len(calls), -1).unbind()
         outputs = [call.outputs[i] for call in calls]
         write(outputs, [p.view(t.shape) for t, p in zip(outputs, parts, strict=True)])
