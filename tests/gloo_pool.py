@@ -205,7 +205,10 @@ def _nurse(orders: socket.socket) -> None:
     import hypothesis  # noqa: F401
     import pytest  # noqa: F401
     import torch
+    import torch.distributed.nn.functional
     import torch.distributed.tensor
+
+    import kernelbench_dist.distributed_collectives  # noqa: F401
 
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # To write a core takes seconds.
@@ -275,6 +278,13 @@ def _call(r: int, store: Any, place: tuple[int, int, int, float], what: list[Any
 
     call, _, world_size, limit = place
     try:
+        # Before there is a group: a module may keep the one that it finds when it is imported, as
+        # torch.distributed.nn.functional does, and then its connections never close.
+        module, file, qualname, pickled = what
+        fn: Any = _load(module, file)
+        for name in qualname.split("."):
+            fn = getattr(fn, name)
+        args = pickle.loads(pickled)
         dist.init_process_group(
             "gloo",
             store=dist.PrefixStore(str(call), store),
@@ -284,11 +294,7 @@ def _call(r: int, store: Any, place: tuple[int, int, int, float], what: list[Any
             timeout=timedelta(seconds=2 * limit),
         )
         torch.manual_seed(0)
-        module, file, qualname, args = what
-        fn: Any = _load(module, file)
-        for name in qualname.split("."):
-            fn = getattr(fn, name)
-        return fn(*pickle.loads(args))
+        return fn(*args)
     except BaseException as error:
         return Raised(type(error).__name__, str(error), traceback.format_exc())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -173,22 +175,29 @@ def zero_1(device: torch.device = CPU) -> dict[str, Tensor]:
     return result
 
 
+def normed(device: torch.device = CPU) -> nn.Sequential:
+    return nn.Sequential(mlp(device), nn.BatchNorm1d(CLASSES, device=device))
+
+
 def sync_batch_norm(device: torch.device = CPU) -> dict[str, Tensor]:
-    """torch has it for CUDA alone, and says so when it is called on the CPU."""
-    net = nn.Sequential(mlp(device), nn.BatchNorm1d(CLASSES, device=device))
-    net = nn.SyncBatchNorm.convert_sync_batchnorm(net)
-    losses = train(net, torch.optim.SGD(net.parameters(), lr=0.1), batches(device))
-    return {"losses": losses, **weights(net), **dict(net.named_buffers())}
+    """torch has it for CUDA alone, and says so on the CPU."""
+    net = nn.SyncBatchNorm.convert_sync_batchnorm(normed(device))
+    model = DistributedDataParallel(net)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), batches(device))
+    return {**weights(net), **dict(net.named_buffers())}
 
 
 def one_process(
-    ranks: int, optimizer: type = torch.optim.SGD, lr: float = 0.1
+    ranks: int,
+    optimizer: type = torch.optim.SGD,
+    lr: float = 0.1,
+    make: Callable[[torch.device], nn.Module] = mlp,
 ) -> dict[str, Tensor]:
     """No ranks: what they must come to, by training on the batches of all of them at once."""
-    model = mlp(CPU)
+    model = make(CPU)
     data = [
         (torch.cat([x for x, _ in step]), torch.cat([y for _, y in step]))
         for step in zip(*(batches(CPU, rank) for rank in range(ranks)), strict=True)
     ]
     train(model, optimizer(model.parameters(), lr=lr), data)
-    return weights(model)
+    return {**weights(model), **dict(model.named_buffers())}

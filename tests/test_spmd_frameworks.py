@@ -204,32 +204,36 @@ def test_checkpoint_of_virtual_ranks_on_fewer_and_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@of([p for p in PROGRAMS if not p.random and p.run not in (data.sync_batch_norm,)])
+@of([p for p in PROGRAMS if not p.random and p.run is not data.sync_batch_norm])
 def test_on_cuda_as_on_the_cpu(program: Program) -> None:
-    device = torch.device("cuda", torch.cuda.current_device())
-    results = flat(virtual(program.run, device=device))
-    if program.run is data.ddp_bf16_hook:
-        expected = flat(virtual(data.ddp_own_bf16_hook))
-    else:
-        expected = flat(virtual(program.run))
+    same = {data.ddp_bf16_hook: data.ddp_own_bf16_hook}  # torch may refuse the first on the CPU
+    expected = flat(virtual(same.get(program.run, program.run)))
+    results = flat(virtual(program.run, device=cuda()))
+    assert results.keys() == expected.keys()
     for name, tensor in expected.items():
-        torch.testing.assert_close(results[name].cpu(), tensor, rtol=1e-4, atol=1e-4)
+        tolerance = max(1e-4, program.tolerance)
+        torch.testing.assert_close(results[name].cpu(), tensor, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.gpu
 @of([p for p in PROGRAMS if p.random])
 def test_random_numbers_on_cuda(program: Program) -> None:
-    device = torch.device("cuda", torch.cuda.current_device())
-    torch.cuda.manual_seed(1)
-    first = virtual(program.run, device=device)
-    check(virtual(program.run, device=device), first)
+    results = []
+    for _ in range(3):
+        torch.cuda.manual_seed(1)
+        results.append(virtual(program.run, device=cuda()))
+        check(results[-1], results[0])
 
 
 @pytest.mark.gpu
-def test_sync_batch_norm_is_batch_norm_of_all() -> None:
-    """The mean over all ranks' outputs, after one step's statistics, as by one batch of all."""
-    device = torch.device("cuda", torch.cuda.current_device())
-    results = virtual(data.sync_batch_norm, device=device)
-    for result in results[1:]:
-        assert torch.equal(result["1.running_mean"], results[0]["1.running_mean"])
-        assert torch.equal(result["1.running_var"], results[0]["1.running_var"])
+def test_sync_batch_norm_is_the_batch_norm_of_all() -> None:
+    expected = data.one_process(RANKS, make=data.normed)
+    for result in virtual(data.sync_batch_norm, device=cuda()):
+        assert isinstance(result, dict)
+        assert result.keys() == expected.keys()
+        for name in expected.keys() - {"1.num_batches_tracked"}:
+            torch.testing.assert_close(result[name].cpu(), expected[name], rtol=1e-4, atol=1e-4)
+
+
+def cuda() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device())
