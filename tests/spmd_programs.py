@@ -73,7 +73,6 @@ PROGRAMS = (
     Program(messages.compile_eager),
     Program(messages.compile_aot_eager),
     Program(messages.compile_inductor),
-    Program(messages.compile_rank),
     Program(messages.compile_backward),
     Program(messages.objects),
     Program(messages.subgroups),
