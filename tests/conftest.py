@@ -26,6 +26,13 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile(config.getoption("--hypothesis-profile", None) or "default")
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    # Data and helpers of tests are imported by them: as doctests they would be loaded twice, under
+    # two names, and what they register too.
+    helper = collection_path.suffix == ".py" and not collection_path.name.startswith("test_")
+    return True if helper else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if torch.cuda.is_available():
         return
