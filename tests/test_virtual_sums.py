@@ -13,7 +13,7 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from gloo_pool import SIZE, GlooHangError, GlooPool, gloo_pool_fixture, pool  # noqa: F401
+from gloo_pool import GlooHangError, GlooPool, gloo_pool_fixture, pool  # noqa: F401
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -392,11 +392,13 @@ def test_pool_ends_when_its_process_is_killed() -> None:
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=hold, args=(theirs,))
     process.start()
-    assert ours.poll(60)
-    pids = ours.recv()
-    assert len(pids) == 1 + SIZE
-    process.kill()
-    process.join()
+    try:
+        assert ours.poll(60)
+        pids = ours.recv()
+    finally:
+        process.kill()
+        process.join()
+    assert len(pids) >= 3  # The nursery, the two ranks, and more that may be on their way.
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
             psutil.Process(pid).wait(10)

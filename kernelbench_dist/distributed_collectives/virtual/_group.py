@@ -295,6 +295,9 @@ class VirtualGroup(_ProcessGroup):
             raise ValueError(f"{fn}: op {asked!r} is not one of {', '.join(n for _, n in _OPS)}")
         for tensor in tensors[:1]:
             check_op(fn, "sum" if name == "premul_sum" else name, tensor.dtype)
+            if factor is not None and not (tensor.is_floating_point() or tensor.is_complex()):
+                # The product with a float would be one, and lose large integers' last bits.
+                raise TypeError(f"{fn}: op 'premul_sum' has {tensor.dtype}; it takes floats")
         return name, factor
 
     def _global(self, place: int) -> int:
