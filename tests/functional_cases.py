@@ -79,12 +79,28 @@ def _ops(shape: tuple[int, ...]) -> list[Case]:
     return cases
 
 
+def _scans() -> list[Case]:
+    return [
+        Case(
+            f"scan {op} {values}{' exclusive' * exclusive}",
+            (2, 3),
+            lambda x, r, op=op, exclusive=exclusive: functional.scan(x, op, exclusive),
+            lambda xs, op=op, exclusive=exclusive: stacked.scan(xs, op, exclusive),
+            values,
+        )
+        for op in ("sum", "prod", "max")
+        for values in ("normal", "few")
+        for exclusive in (False, True)
+    ]
+
+
 SPLITS = [[1, 0, 2, 1], [0, 0, 0, 3], [2, 2, 0, 1], [0, 0, 0, 0]]
 UNEVEN = [(2, 2, 3), (2, 1, 3), (2, 0, 3), (2, 3, 3)]
 PAIRS = [(0, 2), (2, 0), (3, 3)]
 
 CASES = [
     *_ops((2, 3)),
+    *_scans(),
     Case(
         "all_reduce of scalars",
         (),

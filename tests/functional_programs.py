@@ -212,6 +212,7 @@ def one_needs_a_gradient(rank: int, world_size: int) -> list[Any]:
         lambda x: functional.gather(x, 2),
         lambda x: functional.scatter(x if rank == 1 else None, 1),
         functional.shift,
+        lambda x: functional.scan(x, exclusive=True),
     ):
         x = torch.ones(4, requires_grad=rank == 1)
         y = call(x)
@@ -229,6 +230,7 @@ def own_memory(rank: int, world_size: int) -> bool:
             yield functional.all_reduce(x, op)
             yield functional.reduce_scatter(x, 1, op)
             yield functional.reduce(x, 1, op)
+            yield functional.scan(x, op)
         yield functional.all_gather(x, 1)
         yield functional.gather(x, 1, 1)
         yield functional.scatter(x, 1, 1)
@@ -267,6 +269,7 @@ def disagreements(rank: int, world_size: int) -> list[str]:
         error_of(lambda: functional.all_reduce(y if differs else x)),
         error_of(lambda: functional.broadcast(x, src=int(differs))),
         error_of(lambda: functional.permute(x, [(0, 1)] if differs else [(1, 0)])),
+        error_of(lambda: functional.scan(x, exclusive=differs)),
         error_of(lambda: (functional.shift if differs else functional.all_reduce)(x)),
         error_of(lambda: functional.all_gather(x[:0] if differs else x.view(2, 2))),
         error_of(lambda: functional.all_to_all(x, input_splits=splits, output_splits=[2, 1, 1, 0])),

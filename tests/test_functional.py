@@ -139,12 +139,26 @@ def test_all_ranks_take_part_in_backward_if_one_does(run):
         [3.0] * 4,
         [1.0, 2.0, 3.0, 4.0],
         [3.0] * 4,
+        [7.0] * 4,
     ]
-    assert [got[0], got[2], got[3]] == [[None] * 6] * 3
+    assert [got[0], got[2], got[3]] == [[None] * 7] * 3
 
 
 def test_results_share_no_memory_with_the_input(run):
     assert run("own_memory") == [True] * R
+
+
+def test_scan_of_whole_numbers():
+    def program():
+        x = torch.tensor([dist.get_rank() + 1, 7 - dist.get_rank()])
+        return [functional.scan(x, op, e).tolist() for op in ("sum", "min") for e in (False, True)]
+
+    most = torch.iinfo(torch.int64).max
+    assert run_spmd(program, 3) == [
+        [[1, 7], [0, 0], [1, 7], [most, most]],
+        [[3, 13], [1, 7], [1, 6], [1, 7]],
+        [[6, 18], [3, 13], [1, 5], [1, 6]],
+    ]
 
 
 def test_without_gradients(run):
@@ -162,6 +176,7 @@ def test_ranks_that_disagree_all_raise_the_same(run):
             "TypeError: all_reduce: rank 2 has dtype torch.float64 and rank 0 has torch.float32",
             "ValueError: broadcast: rank 2 has src=1 and rank 0 has 0",
             "ValueError: permute: rank 2 has pairs=[[0, 1]] and rank 0 has [[1, 0]]",
+            "ValueError: scan: rank 2 has exclusive=True and rank 0 has False",
             "ValueError: all_reduce: rank 2 calls shift and rank 0 all_reduce; all ranks must",
             "ValueError: all_gather: rank 2 has shape (0,) and rank 0 has (2, 2)",
             "ValueError: all_to_all: output_splits=[2, 1, 1, 0], but the ranks' input_splits give",
@@ -184,6 +199,8 @@ X = torch.ones(4)
         (lambda: functional.all_reduce(X.int(), "avg"), "TypeError: all_reduce: op 'avg' is not"),
         (lambda: functional.reduce(X, 2), "ValueError: reduce: dst=2 is not a rank; it takes 0 to"),
         (lambda: functional.broadcast(X, "0"), "TypeError: broadcast: src must be an int, got '0'"),
+        (lambda: functional.scan(X, "avg"), "ValueError: scan: op 'avg' is not one of sum, prod"),
+        (lambda: functional.scan(X, exclusive=1), "TypeError: scan: exclusive must be a bool, got"),
         (lambda: functional.all_gather(X, 1), "ValueError: all_gather: dim=1 is out of range for"),
         (lambda: functional.scatter(None), "TypeError: scatter: x must be a tensor, got None"),
         (

@@ -39,8 +39,8 @@ one shape, dtype and kind of device, that all need a gradient or none does, and 
 arguments agree.
 
 gather, scatter, permute and shift travel as all_to_all_single, which every backend has with uneven
-sizes; ops other than sum and avg, and sums of bool and int16, as an all_gather that is folded here.
-Not for torch.compile and torch.func.
+sizes; ops other than sum and avg, sums of bool and int16, and scan as an all_gather that is folded
+here. Not for torch.compile and torch.func.
 
 Errors
 ------
@@ -73,6 +73,7 @@ from kernelbench_dist.distributed_collectives.functional._sums import (
     all_reduce,
     reduce,
     reduce_scatter,
+    scan,
 )
 
 __all__ = [
@@ -85,6 +86,7 @@ __all__ = [
     "reduce",
     "reduce_scatter",
     "replicate",
+    "scan",
     "scatter",
     "shift",
 ]

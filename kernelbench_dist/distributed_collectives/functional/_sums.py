@@ -23,7 +23,7 @@ from kernelbench_dist.distributed_collectives.functional._meet import (
     ranks_of,
 )
 
-__all__ = ["all_reduce", "reduce", "reduce_scatter"]
+__all__ = ["all_reduce", "reduce", "reduce_scatter", "scan"]
 
 
 def all_reduce(
@@ -161,6 +161,48 @@ def reduce_scatter(
         exchange = maps.Exchange(ranks, counts, (counts[ranks.rank],) * ranks.size)
         part = reductions.fold(maps.apply(exchange, x).view(ranks.size, -1).unbind(0), op)
     return part.view(shape).movedim(0, dim).contiguous()
+
+
+def scan(
+    x: Tensor,
+    op: Op = "sum",
+    exclusive: bool = False,
+    group: dist.ProcessGroup | None = None,
+    *,
+    alike: bool = False,
+) -> Tensor:
+    """Give rank r the reduction over ranks 0 to r.
+
+    x has one shape on all ranks, and so has the result. With exclusive=True rank r gets the
+    reduction over ranks 0 to r - 1, and rank 0 the op's identity. op is as in all_reduce, but for
+    avg. All ops gather, and fold in rank order.
+
+    Backward is the scan from the last rank back: for a sum, rank r gets the gradients of ranks r
+    to R - 1, or of r + 1 to R - 1 if exclusive.
+
+    Raises:
+        ValueError: if op is avg, or the ranks differ in shape, op or exclusive.
+        TypeError: if the dtype does not have the op.
+
+    >>> from kernelbench_dist.distributed_collectives import get_rank, run_spmd
+    >>> run_spmd(lambda: scan(torch.tensor(get_rank() + 1)).item(), 4)
+    [1, 3, 6, 10]
+    """
+    fn = "scan"
+    arguments.check_tensor(fn, x)
+    op = reductions.check_op(fn, op, x.dtype, [name for name in reductions.OPS if name != "avg"])
+    arguments.check_bool(fn, "exclusive", exclusive)
+    ranks = ranks_of(fn, group)
+    met = meet(fn, ranks, x, alike, op=op, exclusive=exclusive)
+    arguments.check_same_shape(fn, met.tensors)
+
+    joined = maps.apply(maps.Join(ranks, (x.numel(),) * ranks.size), met.tied(x))
+    rows = joined.view(ranks.size, *x.shape)
+    before = ranks.rank if exclusive else ranks.rank + 1
+    if before == 0:
+        return reductions.identity(rows[0], op)
+    # A copy, so that rank 0's result is not a part of all that was gathered.
+    return reductions.fold(rows[:before].unbind(0), op).clone()
 
 
 def _is_sum(op: str, dtype: torch.dtype) -> bool:
