@@ -1,5 +1,7 @@
 """The table of what each backend has: operation x dtype x backend.
 
+What gloo lacks is compared with gloo; what gloo or NCCL lacks, with what mode="portable" refuses.
+
 What is not in GAPS, every backend has; what is not in DIFFERENCES is the same, bit for bit.
 The calls themselves are in conformance_calls.
 """
@@ -24,11 +26,13 @@ _ALL_REDUCE = ("all_reduce", "all_reduce_coalesced", "all_reduce_managed")
 _STACKED = ("all_gather_into_tensor_stacked", "reduce_scatter_tensor_stacked")
 _UNEVEN = ("all_gather_uneven", "all_to_all_uneven")
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
+_WITHOUT_DTYPE = (
+    "barrier", "monitored_barrier", "broadcast_object_list", "all_gather_object", "gather_object",
+    "scatter_object_list", "send_recv_object_list",
+)  # fmt: skip
 # gloo moves the bytes of these, whatever they are.
 _BYTES = (
-    "send_recv", "recv_any_source", "isend_irecv", "batch_isend_irecv", "barrier",
-    "monitored_barrier", "broadcast_object_list", "all_gather_object", "gather_object",
-    "scatter_object_list", "send_recv_object_list",
+    "send_recv", "recv_any_source", "isend_irecv", "batch_isend_irecv", *_WITHOUT_DTYPE,
 )  # fmt: skip
 
 
@@ -105,6 +109,15 @@ GAPS = [
         "gloo cannot receive from any source without a place for an element",
         empty=True,
     ),
+    # NCCL needs GPUs, and none is asked here: these are what its source in torch says.
+    Gap(
+        ("nccl",),
+        tuple(n for n in (*REDUCING, *MOVING) if n not in _WITHOUT_DTYPE),
+        (torch.int16,),
+        "NCCL has no int16",
+    ),
+    Gap(("nccl",), REDUCING, (torch.bool, *INTEGERS), "NCCL has no bits", ("band", "bor", "bxor")),
+    Gap(("nccl",), ("recv_any_source",), DTYPES, "a receive names its source in NCCL"),
 ]
 
 
@@ -152,12 +165,6 @@ DIFFERENCES = [
         ("future",),
         "gloo's future holds a part for each rank; NCCL's and a virtual rank's hold the output",
         Case("all_gather_into_tensor", how="future"),
-    ),
-    Difference(
-        ("all_gather_coalesced",),
-        ("future",),
-        "gloo's future holds the outputs rank by rank, a virtual rank's input by input",
-        Case("all_gather_coalesced", how="future"),
     ),
 ]
 

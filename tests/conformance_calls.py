@@ -331,7 +331,7 @@ def barrier(p: Place) -> None:
 
 
 def monitored_barrier(p: Place) -> None:
-    dist.monitored_barrier(p.group)
+    p.seen["returned"] = dist.monitored_barrier(p.group)
 
 
 def broadcast_object_list(p: Place) -> None:

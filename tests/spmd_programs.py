@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import spmd_programs_compiled as compiled
 import spmd_programs_data as data
 import spmd_programs_messages as messages
 import spmd_programs_sharded as sharded
@@ -70,10 +71,13 @@ PROGRAMS = (
     Program(messages.dtensor_random_in_place, random=True),
     Program(messages.by_hand),
     Program(messages.functional),
-    Program(messages.compile_eager),
-    Program(messages.compile_aot_eager),
-    Program(messages.compile_inductor),
-    Program(messages.compile_backward),
+    Program(compiled.compile_eager),
+    Program(compiled.compile_aot_eager),
+    Program(compiled.compile_inductor),
+    Program(compiled.compile_backward),
+    Program(compiled.compile_rank),
+    Program(compiled.compile_uneven),
+    Program(messages.fused_fallbacks),
     Program(messages.objects),
     Program(messages.subgroups),
     Program(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+import torch.distributed._symmetric_memory as symmetric
 import torch.nn.functional as F
 from spmd_programs_models import CLASSES, CPU, FEATURES, STEPS, batch, mlp
 from torch import Tensor
@@ -115,58 +116,13 @@ def functional(device: torch.device = CPU) -> list[Tensor]:
     ]
 
 
-def _compiled(backend: str, device: torch.device) -> list[Tensor]:
-    group = dist.group.WORLD
-
-    @torch.compile(backend=backend, fullgraph=True)
-    def net(x: Tensor, w: Tensor) -> Tensor:
-        h = torch.tanh(funcol.all_gather_tensor(x, 0, group) @ w)
-        s = funcol.all_reduce(h, "sum", group)
-        return funcol.reduce_scatter_tensor(s * h, "sum", 0, group).relu()
-
-    w = own(device, FEATURES, CLASSES, seed=1)
-    return [net(own(device, 2, FEATURES, seed=2 + step), w) for step in range(STEPS)]
-
-
-def compile_eager(device: torch.device = CPU) -> list[Tensor]:
-    return _compiled("eager", device)
-
-
-def compile_aot_eager(device: torch.device = CPU) -> list[Tensor]:
-    return _compiled("aot_eager", device)
-
-
-def compile_inductor(device: torch.device = CPU) -> list[Tensor]:
-    return _compiled("inductor", device)
-
-
-def compile_rank(device: torch.device = CPU) -> list[Tensor]:
-    """The rank becomes a constant of the compiled code: no other rank may run that code."""
-
-    @torch.compile(backend="eager")
-    def net(x: Tensor) -> Tensor:
-        y = x * (dist.get_rank() + 1)
-        return y + 100 if dist.get_rank() == 2 else y
-
-    return [net(torch.ones(3, device=device)) for _ in range(2)]
-
-
-def compile_backward(device: torch.device = CPU) -> list[Tensor]:
-    """Collectives in a compiled forward and backward."""
-    group = dist.group.WORLD
-
-    @torch.compile(backend="aot_eager")
-    def loss(x: Tensor, w: Tensor) -> Tensor:
-        gathered = funcol.all_gather_tensor_autograd(x @ w, 0, group)
-        return gathered.square().sum()
-
-    w = own(device, FEATURES, CLASSES, seed=1).requires_grad_()
-    values = []
-    for step in range(STEPS):
-        value = loss(own(device, 2, FEATURES, seed=2 + step), w)
-        (grad,) = torch.autograd.grad(value, w)
-        values += [value.detach(), grad]
-    return values
+def fused_fallbacks(device: torch.device = CPU) -> list[Tensor]:
+    """What torch computes fused operators with, where ranks share no memory."""
+    group = dist.group.WORLD.group_name
+    x, w = own(device, 4, FEATURES, seed=1), own(device, FEATURES, CLASSES, seed=2)
+    gathered, (product,) = symmetric._fused_all_gather_matmul_fallback(x, [w], 0, group)
+    scattered = symmetric._fused_matmul_reduce_scatter_fallback(gathered, w, "sum", 0, group)
+    return [gathered, product, scattered]
 
 
 def objects(device: torch.device = CPU) -> list[Tensor]:

@@ -339,3 +339,77 @@ def a_root_outside_of_the_group():
 @wrong(RankError, 0, "ValueError")
 def a_send_to_itself():
     dist.send(torch.ones(1), dst=dist.get_rank())  # here
+
+
+@wrong(RankError, 0, "ValueError", "0, 0")
+def a_group_that_names_a_rank_twice():
+    dist.new_group([0, 0])  # here
+
+
+@wrong(MismatchError, 1, "number of tensors: 1 and 2", "all_reduce", "call 1")
+def one_tensor_more():
+    xs = [torch.ones(2), torch.ones(2)]
+    with dist._coalescing_manager():  # here
+        for x in xs[: dist.get_rank() + 1]:
+            dist.all_reduce(x)
+
+
+@wrong(MismatchError, 1, "strides: contiguous and (1, 2)", "broadcast", "call 1")
+def strides_differ():
+    x = torch.ones(2, 2)
+    dist.broadcast(pick(x, x.t()), src=0)  # here
+
+
+@wrong(MismatchError, 1, "shape: (3,) and (2,)", "all_gather_single", "call 1")
+def a_call_of_a_deprecated_name():
+    dist.all_gather_into_tensor(torch.empty(pick(6, 4)), torch.ones(pick(3, 2)))  # here
+
+
+@wrong(MismatchError, 0, "as many elements in another shape are refused", "(2, 3)", "(6,)")
+def a_receive_of_as_many_elements_in_another_shape():
+    if dist.get_rank() == 0:
+        dist.send(torch.ones(2, 3), dst=1)  # here
+    else:
+        dist.recv(torch.ones(6), src=0)  # here
+
+
+# Memory that calls in flight share
+
+
+@wrong(RankError, 0, "writes memory in recv from rank 1(", "send to rank 1(", "not done")
+def a_tensor_that_is_sent_and_received_into_at_once():
+    x, peer = torch.ones(2), 1 - dist.get_rank()
+    works = [dist.isend(x, peer)]  # here
+    works.append(dist.irecv(x, peer))  # here
+    for work in works:
+        work.wait()
+
+
+@wrong(RankError, 0, "reads memory in send to rank 1(", "recv from rank 1(", "not done")
+def a_tensor_that_is_sent_before_it_is_received():
+    x, peer = torch.ones(4), 1 - dist.get_rank()
+    works = [dist.irecv(x[1:], peer)]  # here
+    works.append(dist.isend(x[:2], peer))  # here
+    for work in works:
+        work.wait()
+
+
+@wrong(RankError, 0, "all_reduce(", "broadcast(", "group 1 of ranks 0, 1", "not done")
+def a_tensor_that_two_groups_change_at_once():
+    x, other = torch.ones(2), dist.new_group([0, 1])
+    works = [dist.all_reduce(x, async_op=True)]  # here
+    works.append(dist.broadcast(x, 1, group=other, async_op=True))  # here
+    for work in works:
+        work.wait()
+
+
+@wrong(RankError, 0, "all_gather(", "two of its outputs share memory")
+def one_output_for_two():
+    y = torch.empty(2)
+    dist.all_gather([y, y], torch.ones(2))  # here
+
+
+@wrong(RankError, 0, "all_reduce(", "two of its outputs share memory")
+def coalesced_tensors_that_overlap():
+    x = torch.ones(3)
+    dist.all_reduce_coalesced([x[:2], x[1:]])  # here

@@ -146,6 +146,14 @@ def test_as_in_one_process(
             torch.testing.assert_close(found, weight, rtol=1e-5, atol=1e-5)
 
 
+def test_64_ranks_as_in_one_process() -> None:
+    expected = data.one_process(64)
+    for result in virtual(data.ddp, world_size=64):
+        assert isinstance(result, dict)
+        for name, weight in expected.items():
+            torch.testing.assert_close(result[name], weight, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "program", [data.ddp_dropout, messages.dtensor_random_in_place], ids=lambda f: f.__name__
 )
@@ -193,6 +201,16 @@ def test_checkpoint_of_4_ranks_on_2(order: Order, tmp_path: Path) -> None:
                     rtol=0,
                     atol=0 if folder == folders["virtual"] else 1e-5,
                 )
+
+
+@pytest.mark.slow
+def test_ten_runs_of_a_checkpoint(tmp_path: Path) -> None:
+    results = []
+    for index in range(10):
+        saved = virtual(sharded.checkpoint_save, folder=tmp_path / str(index))
+        loaded = virtual(sharded.checkpoint_load, world_size=2, folder=tmp_path / str(index))
+        results.append(saved + loaded)
+        check(results[-1], results[0])
 
 
 def test_checkpoint_of_virtual_ranks_on_fewer_and_more(tmp_path: Path) -> None:

@@ -65,10 +65,10 @@ def run_spmd(
     """Run `fn(*args, **kwargs)` once a rank, and return the results in rank order.
 
     With "virtual" the ranks are threads of this process, of which one runs at a time: every run
-    takes the same course. Each has its own random state (it starts with the caller's), its own
-    groups, and the environment of a node of its own (RANK=r, LOCAL_RANK=0). All get the same
-    `args`: a tensor that one rank changes in place is changed for all. A deadlock, or ranks that do
-    not agree in a call, raise at once.
+    takes the same course. Each has its own random state (torch's, Python's and NumPy's start with
+    the caller's), its own groups, what torch.compile made for it alone, and the environment of a
+    node of its own (RANK=r, LOCAL_RANK=0). All get the same `args`: a tensor that one rank changes
+    in place is changed for all. A deadlock, or ranks that do not agree in a call, raise at once.
 
     With "gloo" and "nccl" they are processes: `fn` must be picklable, and results come back on the
     CPU. Under torchrun the processes that are there are the ranks, and each gets the list.
@@ -157,7 +157,9 @@ def run_virtual(
         try:
             return program()
         finally:
-            if dist.is_initialized():
+            rank = current_rank()
+            # One that its run has left may wake in another's, whose groups are not its own.
+            if dist.is_initialized() and not (rank is not None and rank.left):
                 dist.destroy_process_group()
 
     return run.start([rank_program] * world_size)

@@ -9,8 +9,8 @@ Where no rank can go on, that is a deadlock, and known at once.
 from __future__ import annotations
 
 import contextvars
-import ctypes
 import itertools
+import math
 import threading
 import time
 import traceback
@@ -19,19 +19,20 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
-from kernelbench_dist.distributed_collectives._current import become_rank
+from kernelbench_dist.distributed_collectives._current import become_rank, current_rank
 from kernelbench_dist.distributed_collectives._errors import DeadlockError, RankError
-from kernelbench_dist.distributed_collectives.virtual._calls import Meetings
+from kernelbench_dist.distributed_collectives.virtual import _aborted
+from kernelbench_dist.distributed_collectives.virtual._aborted import Aborted
+from kernelbench_dist.distributed_collectives.virtual._calls import Call, Meetings, line_of
 from kernelbench_dist.distributed_collectives.virtual._schedule import InRankOrder, Schedule
+from kernelbench_dist.distributed_collectives.virtual._sleep import SleepsHandOn
 from kernelbench_dist.distributed_collectives.virtual._state import RankState, Surroundings
+from kernelbench_dist.distributed_collectives.virtual._watchdog import Watchdog, stack
 
 _MANY_POLLS = 100  # fewer may lie between long computations
-_IDLE_SHARE = 0.1  # of a core; who sleeps in a loop uses less
 _UNWIND_S = 2.0  # how long a rank may take to end once it is told to
-
-
-class Aborted(BaseException):
-    """Unwinds a rank after the run has failed elsewhere."""
+_UNWIND_IDLE_S = 10.0  # how long it may do nothing at all meanwhile: wait for a thread of its own
+_OFTEN_TOLD = 10  # more than the `finally` clauses of a program that communicate
 
 
 class Waiting(Protocol):
@@ -54,14 +55,20 @@ class Rank:
         self.state = state
         self.turn = threading.Lock()
         self.turn.acquire()
+        self.gate = threading.RLock()  # who holds it keeps Aborted from arriving
+        self.told = 0  # to end, where it communicates after the run has failed
+        self.left = False  # the run has gone on without it
+        self.in_program = False
         self.thread: threading.Thread | None = None
         self.ended = False
         self.waiting: Waiting | None = None
         self.result: Any = None
         self.calls = 0  # of communication so far
+        self.pending: dict[Call, None] = {}  # those that are not done, in any group
         self.outside: list[tuple[int, ...]] = []  # groups that were made without it
         self.maker: Any = None  # a Member of the group in which groups are made
         self.polled: Waiting | None = None
+        self.sleeps_at = ""
         self.polls, self.polls_seen, self.polls_since = 0, -1, 0.0
         self.groups: dict[tuple[str, tuple[int, ...]], int] = {}  # how often it has made each
 
@@ -75,6 +82,8 @@ class Rank:
             return self.waiting.describe()
         if self.polled is not None:
             return f"polls: {self.polled.describe()}"
+        if self.sleeps_at:
+            return f"sleeps at {self.sleeps_at}"
         return "runs" if self.run.holder is self else "can go on"
 
 
@@ -105,71 +114,96 @@ class Run:
         self.surroundings = Surroundings(world_size, device)
         self.ranks = [Rank(self, r, self.surroundings.state(r)) for r in range(world_size)]
         self.failure: BaseException | None = None
-        self.abandoned = False  # a rank that could not be ended may unwind after the run
+        self.abandoned = False  # ranks that could not be ended may unwind after the run
+        self.told_since: float | None = None
+        self.sleeping_s = 0.0  # of CPU time: what sleeping itself costs
         self.progress = 0  # counts what may let a rank go on
         self.holder: Rank | None = None
         self.held_since = 0.0
-        self._over = threading.Lock()
-        self._over.acquire()
+        self._over = threading.Event()
 
     # In the caller's thread
 
     def start(self, programs: Sequence[Callable[[], Any]]) -> list[Any]:
         """Run one program a rank, and return what they return."""
-        with self.surroundings:
-            context = contextvars.copy_context()
-            for rank, program in zip(self.ranks, programs, strict=True):
-                rank.thread = threading.Thread(
-                    target=context.copy().run,
-                    args=(self._thread, rank, program),
-                    name=f"rank {rank.index}",
-                    daemon=True,
-                )
-                rank.thread.start()
+        watchdog = Watchdog(self)
+        with self.surroundings, SleepsHandOn():
             try:
+                context = contextvars.copy_context()
+                for rank, program in zip(self.ranks, programs, strict=True):
+                    rank.thread = threading.Thread(
+                        target=context.copy().run,
+                        args=(self._thread, rank, program),
+                        name=f"rank {rank.index}",
+                        daemon=True,
+                    )
+                    rank.thread.start()
                 first = self.schedule.choose(None, self.ranks)
                 assert first is not None
                 self._give(first)
-                self._wait_for_the_end()
-            except BaseException as error:  # Ctrl-C, or the watchdog
+                self._wait_for_the_end(watchdog)
+            except BaseException as error:  # Ctrl-C
                 self._stop(error)
                 raise
         if self.failure is not None:
             raise self.failure
         return [rank.result for rank in self.ranks]
 
-    def _wait_for_the_end(self) -> None:
-        seen, used = -1, 0.0
-        since = last = time.monotonic()
-        while not self._over.acquire(timeout=min(1.0, self.watchdog_s / 4)):
-            rank, now = self.holder, time.monotonic()
-            busy = _cpu_seconds(rank)
-            worked = not 0 <= busy - used < _IDLE_SHARE * (now - last)
-            if self.progress != seen or worked or _in_a_debugger(rank):
-                since = now
-            seen, used, last = self.progress, busy, now
-            if now - since > self.watchdog_s and rank is not None:
-                raise DeadlockError(
+    def _wait_for_the_end(self, watchdog: Watchdog) -> None:
+        while not self._over.wait(min(1.0, self.watchdog_s / 4)):
+            limit = self.watchdog_s
+            if self.failure is not None:
+                limit = min(limit, _UNWIND_IDLE_S)
+            rank = self.holder
+            if limit == math.inf or watchdog.idle_s() <= limit or rank is None:
+                continue
+            self._stop(
+                DeadlockError(
                     rank.index,
                     f"rank {rank.index} has done nothing for {self.watchdog_s:g} s, and waits for "
                     "something that is no operation of its group (a lock, a queue, a sleep, a "
-                    "file), while all others wait for it:\n"
-                    f"{_stack(rank)}{self.table()}",
+                    f"file), while all others wait for it:\n{stack(rank)}{self.table()}",
                 )
+            )
+            return
 
     def _stop(self, error: BaseException) -> None:
         """End all ranks: each is unwound as soon as it runs Python code."""
         self.failure = self.failure or error
-        deadline = time.monotonic() + _UNWIND_S
-        while not self._over.acquire(timeout=0.1):
+        if self.holder is None:  # none has begun, and some may have no thread yet
+            for rank in self.ranks:
+                rank.ended = rank.thread is None or not rank.thread.is_alive()
+            self._pass_on_for_good(self.ranks[-1])
+        try:
+            if not self._is_over_within(_UNWIND_S) and self.holder is not None:
+                self._leave(self.holder)  # all others can be unwound
+                self.abandoned = not self._is_over_within(_UNWIND_S)
+                _aborted.forget()
+        except BaseException:  # Ctrl-C again
+            self.abandoned = True
+            raise
+
+    def _is_over_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not self._over.wait(0.1):
             if time.monotonic() > deadline:
-                self.abandoned = True
-                return
-            holder = self.holder
-            if holder is not None and holder.thread is not None and not holder.ended:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(holder.thread.ident or 0), ctypes.py_object(Aborted)
-                )
+                return False
+            if self.holder is not None:
+                _tell(self.holder)
+        return True
+
+    def _leave(self, rank: Rank) -> None:
+        """Go on without a rank that does not end."""
+        # Who has the gate hands the baton on: then there is nobody to leave.
+        if rank.gate.acquire(blocking=False):
+            try:
+                if self.holder is rank and not rank.ended:
+                    rank.left = rank.ended = True
+                    assert rank.thread is not None
+                    rank.thread.name = f"left by its run: rank {rank.index}"
+                    self._pass_on_for_good(rank)
+            finally:
+                rank.gate.release()
 
     def table(self) -> str:
         """What each rank is doing, a line a rank."""
@@ -181,10 +215,14 @@ class Run:
         become_rank(rank)
         rank.turn.acquire()
         try:
-            if self.failure is None:
-                self.surroundings.enter_thread()
-                rank.state.put()
-                rank.result = program()
+            try:
+                if self.failure is None:
+                    self.surroundings.enter_thread()
+                    rank.state.put()
+                    rank.in_program = True  # until here no Aborted is sent
+                    rank.result = program()
+            finally:
+                self._shut(rank)
         except Aborted:
             pass
         except SystemExit as error:
@@ -193,9 +231,16 @@ class Run:
         except BaseException as error:
             self._fail(rank, error)
         finally:
-            rank.ended, rank.waiting = True, None
-            self.progress += 1
-            self._pass_on_for_good(rank)
+            self._shut(rank)  # again: one that arrived in the first has kept it from its work
+            if not rank.left:
+                rank.ended, rank.waiting = True, None
+                self.progress += 1
+                self._pass_on_for_good(rank)
+
+    def _shut(self, rank: Rank) -> None:
+        """From here on no Aborted arrives; one that was on its way is raised."""
+        rank.gate.acquire()
+        _aborted.receive()
 
     def _fail(self, rank: Rank, error: BaseException) -> None:
         if self.failure is not None:
@@ -204,14 +249,17 @@ class Run:
             self.failure = error
             return
         said = "".join(traceback.format_exception_only(type(error), error)).strip()
+        line = line_of(error)
+        where = f"\n  at {line}" if line else ""
         self.failure = RankError(
-            rank.index, f"rank {rank.index} of {len(self.ranks)} failed: {said}"
+            rank.index, f"rank {rank.index} of {len(self.ranks)} failed: {said}{where}"
         )
         self.failure.__cause__ = error
 
     def end_with(self, rank: Rank, error: Exception) -> NoReturn:
         """End the run with this rank's failure, whatever its program would catch."""
         self._fail(rank, error)
+        self.check()
         raise Aborted
 
     def _pass_on_for_good(self, rank: Rank) -> None:
@@ -221,7 +269,7 @@ class Run:
             following = self._choose(rank)
         if following is None:
             self._look_for_what_is_left()
-            self._over.release()
+            self._over.set()
         else:
             self._give(following)
 
@@ -234,8 +282,25 @@ class Run:
             )
 
     def check(self) -> None:
-        if self.failure is not None:
-            raise Aborted
+        """Unwind the rank that runs, after the run has failed."""
+        if self.failure is None:
+            return
+        rank = current_rank()
+        if rank is not None:
+            rank.told += 1
+            if self.told_since is None:
+                self.told_since = time.monotonic()
+            if rank.told > _OFTEN_TOLD and time.monotonic() > self.told_since + _UNWIND_S:
+                # It catches whatever it is told, and goes on. It ends no more: it stands still.
+                self._leave(rank)
+                while rank.left:
+                    rank.turn.acquire()
+        raise Aborted
+
+    def sleeps(self, rank: Rank) -> None:
+        """The others run before it sleeps, each until it waits or sleeps, too."""
+        if self.failure is None or not rank.told:  # what it does at its end, it may do in peace
+            self.yield_turn(rank)
 
     def meetings_of(self, rank: Rank, name: str, ranks: tuple[int, ...]) -> Meetings:
         """Where the ranks of a group meet: each gets there by making the group."""
@@ -244,7 +309,6 @@ class Run:
 
     def makes_group(self, rank: Rank, ranks: Sequence[int]) -> None:
         """All ranks make the same groups in the same order; none waits for that."""
-        from kernelbench_dist.distributed_collectives.virtual._calls import Call
         from kernelbench_dist.distributed_collectives.virtual._member import Member
 
         if rank.maker is None:
@@ -253,19 +317,16 @@ class Run:
 
     def wait(self, rank: Rank, waiting: Waiting) -> None:
         """Come back when `waiting` is ready; others run meanwhile."""
-        if self.failure is not None:
-            raise Aborted
+        self.check()
         rank.waiting = waiting
         try:
             while not waiting.ready():
                 following = self._choose(rank)
                 if following is None:
                     self._found_deadlock()
-                    raise Aborted
-                if following is not rank:
+                elif following is not rank:
                     self._hand_over(rank, following)
-                if self.failure is not None:
-                    raise Aborted
+                self.check()
         finally:
             rank.waiting = None
 
@@ -298,15 +359,19 @@ class Run:
 
     def _choose(self, rank: Rank) -> Rank | None:
         if self.failure is not None:  # all are to unwind, one after the other
-            return next((r for r in self.ranks if not r.ended and r is not rank), None)
+            return next((r for r in self.ranks if not r.ended), None)
         return self.schedule.choose(rank, self.ranks)
 
     def _hand_over(self, rank: Rank, following: Rank) -> None:
-        rank.state.take()
-        self._give(following)
-        rank.turn.acquire()
-        if not self.abandoned:
-            rank.state.put()
+        with rank.gate:
+            _aborted.receive()
+            if self.failure is not None:  # since the caller looked
+                return
+            rank.state.take()
+            self._give(following)
+            rank.turn.acquire()
+            if not self.abandoned:
+                rank.state.put()
 
     def _give(self, rank: Rank) -> None:
         self.holder = rank
@@ -319,27 +384,11 @@ class Run:
         )
 
 
-def _cpu_seconds(rank: Rank | None) -> float:
-    try:
-        assert rank is not None
-        assert rank.thread is not None
-        assert rank.thread.ident is not None
-        return time.clock_gettime(time.pthread_getcpuclockid(rank.thread.ident))
-    except (AssertionError, AttributeError, OSError):  # it has ended, or there is no such clock
-        return time.monotonic()
-
-
-def _frames(rank: Rank | None) -> list[traceback.FrameSummary]:
-    import sys
-
-    ident = rank.thread.ident if rank is not None and rank.thread is not None else None
-    frame = sys._current_frames().get(ident) if ident is not None else None
-    return list(traceback.extract_stack(frame)) if frame is not None else []
-
-
-def _in_a_debugger(rank: Rank | None) -> bool:
-    return any(f.filename.endswith(("/bdb.py", "/pdb.py")) for f in _frames(rank))
-
-
-def _stack(rank: Rank) -> str:
-    return "".join(traceback.format_list(_frames(rank)[-4:]))
+def _tell(rank: Rank) -> None:
+    """Have Aborted raised in a rank that runs its program."""
+    if rank.in_program and rank.gate.acquire(blocking=False):
+        try:
+            assert rank.thread is not None
+            _aborted.send(rank.thread)
+        finally:
+            rank.gate.release()

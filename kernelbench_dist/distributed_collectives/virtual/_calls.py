@@ -7,14 +7,16 @@ on a group meets the k-th of every other. Sends meet receives in the order of th
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import os
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
+import typing_extensions
 from torch import Tensor
 
 from kernelbench_dist.distributed_collectives._errors import MismatchError
@@ -26,22 +28,39 @@ if TYPE_CHECKING:
 _HIDDEN = (
     os.path.dirname(torch.__file__) + os.sep,
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    # Between torch's context managers and deprecated functions, and who uses them.
+    contextlib.contextmanager.__code__.co_filename,
+    typing_extensions.deprecated.__call__.__code__.co_filename,
 )
 _is_hidden: dict[str, bool] = {}
 
 
 def users_line() -> str:
     """The innermost line that is neither torch's nor this package's."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_filename
-        hidden = _is_hidden.get(name)
-        if hidden is None:
-            hidden = _is_hidden[name] = name.startswith(("<frozen", *_HIDDEN))
-        if not hidden:
-            return f"{name}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
+        if not _hidden(frame):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
     return "a thread of torch"
+
+
+def line_of(error: BaseException) -> str | None:
+    """The innermost line of the program in an error's traceback, as `users_line` gives it."""
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if not _hidden(trace.tb_frame):
+            line = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return line
+
+
+def _hidden(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    hidden = _is_hidden.get(name)
+    if hidden is None:
+        hidden = _is_hidden[name] = name.startswith(("<frozen", *_HIDDEN))
+    return hidden
 
 
 class Call:
@@ -184,12 +203,7 @@ def _compare(first: Call, call: Call) -> None:
     if first.name != call.name:
         different = f"the operations differ: {first.name} and {call.name}"
     else:
-        values, own = dict(first.agree), dict(call.agree)
-        parts = [
-            f"{name}: {_say(values.get(name))} and {_say(own.get(name))}"
-            for name in {**values, **own}
-            if values.get(name) != own.get(name)
-        ]
+        parts = _differences(dict(first.agree), dict(call.agree))
         different = f"they differ in {'; '.join(parts)}"
     raise MismatchError(
         call.rank.index,
@@ -200,14 +214,41 @@ def _compare(first: Call, call: Call) -> None:
     )
 
 
+def _differences(values: dict[str, Any], others: dict[str, Any]) -> Iterator[str]:
+    count, other = _number_of_tensors(values), _number_of_tensors(others)
+    if count != other:
+        yield f"number of tensors: {count} and {other}"
+    for name in {**values, **others}:
+        if count != other and name in ("shape", "shapes", "dtype", "dtypes", "device", "strides"):
+            continue
+        if values.get(name) != others.get(name):
+            # Only strides are not always given.
+            one, another = values.get(name, "contiguous"), others.get(name, "contiguous")
+            yield f"{name}: {_say(one)} and {_say(another)}"
+
+
+def _number_of_tensors(values: dict[str, Any]) -> int:
+    dtype = values.get("dtypes", values.get("dtype", []))
+    return len(dtype) if isinstance(dtype, list) else 1
+
+
 def check_pair(send: Call, receive: Call) -> None:
-    """A send and the receive that it meets have the same shape and dtype."""
+    """A send and the receive that it meets have the same shape and dtype.
+
+    A scalar and a tensor with one element fit: torch's pipelines send the one to the other.
+    """
     if send.agree == receive.agree:
-        check_apart([send, receive])
         return
+    given, taken = dict(send.agree), dict(receive.agree)
+    shapes = given.pop("shape", None), taken.pop("shape", None)
+    hint = ""
+    if given == taken and None not in shapes and shapes[0].numel() == shapes[1].numel():
+        if () in shapes and shapes[0].numel() == 1:
+            return
+        hint = " (as many elements in another shape are refused; view one as the other)"
     raise MismatchError(
         send.rank.index,
-        "a send and its receive do not fit:\n"
+        f"a send and its receive do not fit{hint}:\n"
         f"  rank {send.rank.index}: {send.what()} at {send.line}\n"
         f"  rank {receive.rank.index}: {receive.what()} at {receive.line}",
     )
@@ -230,32 +271,13 @@ def check_unchanged(calls: Sequence[Call]) -> None:
                 )
 
 
-def check_apart(calls: Sequence[Call]) -> None:
-    """No two ranks have their results in the same place, as happens with one tensor for all."""
-    places = sorted(
-        (t.data_ptr(), t.data_ptr() + t.numel() * t.element_size(), i)
-        for i, call in enumerate(calls)
-        for t in (call.outputs or (call.inputs if call.name.startswith("send") else ()))
-        if t.numel()
-    )
-    for (_, end, i), (start, _, k) in itertools.pairwise(places):
-        if start < end and i != k:
-            one, other = sorted((calls[i], calls[k]), key=lambda call: call.rank.index)
-            raise MismatchError(
-                other.rank.index,
-                f"ranks {one.rank.index} and {other.rank.index} have the same memory in "
-                f"{other.what()}: give each rank a tensor of its own\n"
-                f"  rank {one.rank.index}: {one.line}\n  rank {other.rank.index}: {other.line}",
-            )
-
-
 def _say(value: Any) -> str:
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     if isinstance(value, torch.Size):
         return str(tuple(value))
     if isinstance(value, list):
-        return ", ".join(map(_say, value))
+        return ", ".join(map(_say, value)) or "none"
     return str(value)
 
 

@@ -77,14 +77,6 @@ def same_shape(group: VirtualGroup, fn: str, output: Tensor, own: Tensor) -> Non
         )
 
 
-def uneven(group: VirtualGroup, fn: str, tensors: Sequence[Tensor]) -> None:
-    if group.me.run.portable and len({t.shape for t in tensors}) > 1:
-        raise ValueError(
-            f"{fn}: tensors of several shapes, {sorted({tuple(t.shape) for t in tensors})}; not "
-            "every backend has that, and mode='portable' refuses it"
-        )
-
-
 def joined(
     group: VirtualGroup, fn: str, part: Tensor, whole: Tensor, name: str, whole_name: str
 ) -> None:
@@ -92,7 +84,7 @@ def joined(
     size = group.size()
     rows = (size * part.shape[0], *part.shape[1:]) if part.dim() else (size,)
     stacked = (size, *part.shape)
-    accepted = [rows] if group.me.run.portable else [rows, stacked]
+    accepted = [rows, stacked]
     if tuple(whole.shape) not in accepted and (
         group.meetings.strict or whole.numel() != size * part.numel()
     ):
@@ -134,16 +126,6 @@ def same_rows(group: VirtualGroup, output: Tensor, tensor: Tensor) -> None:
             f"all_to_all_single: rows of the output are {output.dtype} {tuple(output.shape[1:])} "
             f"and those of the input {tensor.dtype} {tuple(tensor.shape[1:])}; they must be alike"
         )
-
-
-def not_in_place(
-    group: VirtualGroup, fn: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
-) -> None:
-    if not group.meetings.strict:
-        return
-    places = {t.data_ptr() for t in inputs if t.numel()}
-    if any(t.data_ptr() in places for t in outputs if t.numel()):
-        raise ValueError(f"{fn}: the input's memory is the output's too; use a tensor of its own")
 
 
 def no_modes() -> contextlib.AbstractContextManager[None]:

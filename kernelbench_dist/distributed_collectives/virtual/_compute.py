@@ -23,6 +23,11 @@ def write(outputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         torch._foreach_copy_([t.data for t in outputs], list(values))
 
 
+def message(send: Call, receive: Call) -> None:
+    pairs = zip(receive.outputs, send.inputs, strict=True)
+    write(receive.outputs, [given.data.view(taken.shape) for taken, given in pairs])
+
+
 def _reduced(
     calls: Sequence[Call], order: str, *, apart: bool = False, to_root: bool = False
 ) -> list[Tensor]:
@@ -76,10 +81,21 @@ def broadcast(calls: Sequence[Call], order: str) -> None:
 def all_gather(calls: Sequence[Call], order: str) -> None:
     """outputs: R tensors an input, one after the other."""
     size = len(calls)
-    for i in range(len(calls[0].inputs)):
+    _all_gather(calls, [slice(i * size, (i + 1) * size) for i in range(len(calls[0].inputs))])
+
+
+def all_gather_coalesced(calls: Sequence[Call], order: str) -> None:
+    """outputs: one tensor for each input, rank by rank."""
+    count = len(calls[0].inputs)
+    _all_gather(calls, [slice(i, None, count) for i in range(count)])
+
+
+def _all_gather(calls: Sequence[Call], places: Sequence[slice]) -> None:
+    """places: of each input, where its R outputs are among all."""
+    for i, place in enumerate(places):
         values = [call.inputs[i].data for call in calls]
         for call in calls:
-            outputs = call.outputs[i * size : (i + 1) * size]
+            outputs = call.outputs[place]
             for source, (output, value) in enumerate(zip(outputs, values, strict=True)):
                 if output.shape != value.shape:
                     raise MismatchError(
@@ -91,7 +107,7 @@ def all_gather(calls: Sequence[Call], order: str) -> None:
         # Copies: an output may be another rank's input.
         values = [value.clone() for value in values]
         for call in calls:
-            write(call.outputs[i * size : (i + 1) * size], values)
+            write(call.outputs[place], values)
 
 
 def all_gather_single(calls: Sequence[Call], order: str) -> None:
@@ -186,6 +202,7 @@ COMPUTE: dict[str, Callable[[Sequence[Call], str], Any]] = {
         reduce,
         broadcast,
         all_gather,
+        all_gather_coalesced,
         all_gather_single,
         gather,
         scatter,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernelbench_dist.distributed_collectives._current import current_rank
 from kernelbench_dist.distributed_collectives._reductions import check_op
-from kernelbench_dist.distributed_collectives.virtual import _checks
+from kernelbench_dist.distributed_collectives.virtual import _checks, _memory
 from kernelbench_dist.distributed_collectives.virtual._baton import Rank
 from kernelbench_dist.distributed_collectives.virtual._calls import Call, Meetings
 from kernelbench_dist.distributed_collectives.virtual._member import Member
@@ -126,15 +126,24 @@ class VirtualGroup(_ProcessGroup):
             _checks.count(self, "all_gather", "output", row)
         flat = [t for row in rows for t in row]
         _checks.contiguous(self, "all_gather", [*inputs, *flat])
-        _checks.uneven(self, "all_gather", flat)
         # Their shapes may differ: each is compared with what the rank gives.
         agree = (("dtype", [t.dtype for t in inputs]), ("device", _device(inputs)))
         return self.member.collective(Call("all_gather", inputs, flat, agree=agree))
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> VirtualWork:
         # Its lists go by rank, each of one output for every input.
-        columns = list(zip(*outputs, strict=True))
-        return self.allgather([list(column) for column in columns], inputs, opts)
+        inputs = _list(inputs)
+        _checks.count(self, "all_gather_coalesced", "lists of output", outputs)
+        for row in outputs:
+            if len(row) != len(inputs):
+                raise ValueError(
+                    f"all_gather_coalesced: a list of {len(row)} outputs for {len(inputs)} inputs; "
+                    "as many are accepted"
+                )
+        flat = [t for row in outputs for t in row]
+        _checks.contiguous(self, "all_gather_coalesced", [*inputs, *flat])
+        agree = (("dtype", [t.dtype for t in inputs]), ("device", _device(inputs)))
+        return self.member.collective(Call("all_gather_coalesced", inputs, flat, agree=agree))
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> VirtualWork:
         return self.all_gather_single_coalesced([output], [input], opts)
@@ -147,6 +156,8 @@ class VirtualGroup(_ProcessGroup):
         _checks.contiguous(self, "all_gather_into_tensor", [*inputs, *outputs])
         for output, tensor in zip(outputs, inputs, strict=True):
             _checks.joined(self, "all_gather_into_tensor", tensor, output, "input", "output")
+        own = _memory.own_parts(self, outputs)
+        _memory.check_in_place(self, "all_gather_into_tensor", inputs, outputs, own)
         return self.member.collective(
             Call("all_gather_single", inputs, outputs, agree=tuple(_alike(inputs)))
         )
@@ -171,6 +182,8 @@ class VirtualGroup(_ProcessGroup):
             raise ValueError(f"scatter: rank {self.me.index} is no source, and gives inputs")
         outputs = _list(outputs)
         _checks.contiguous(self, "scatter", [*outputs, *row])
+        own = _memory.spans(row[self.place : self.place + 1])
+        _memory.check_in_place(self, "scatter", row, outputs, own)
         agree = (*_alike(outputs), ("source", self._global(root)))
         return self.member.collective(Call("scatter", row, outputs, agree=agree, root=root))
 
@@ -186,7 +199,8 @@ class VirtualGroup(_ProcessGroup):
         _checks.contiguous(self, "reduce_scatter", [*outputs, *flat])
         for output, row in zip(outputs, rows, strict=True):
             _checks.same_shape(self, "reduce_scatter", output, row[self.place])
-        _checks.uneven(self, "reduce_scatter", flat)
+        own = _memory.spans([row[self.place] for row in rows])
+        _memory.check_in_place(self, "reduce_scatter", flat, outputs, own)
         agree = (*_alike(flat), ("op", op))
         return self.member.collective(
             Call("reduce_scatter", flat, outputs, agree=agree, op=op, sizes=factor)
@@ -204,6 +218,8 @@ class VirtualGroup(_ProcessGroup):
         _checks.contiguous(self, "reduce_scatter_tensor", [*inputs, *outputs])
         for output, tensor in zip(outputs, inputs, strict=True):
             _checks.joined(self, "reduce_scatter_tensor", output, tensor, "output", "input")
+        own = _memory.own_parts(self, inputs)
+        _memory.check_in_place(self, "reduce_scatter_tensor", inputs, outputs, own)
         agree = (*_alike(inputs), ("op", op))
         return self.member.collective(
             Call("reduce_scatter_single", inputs, outputs, agree=agree, op=op, sizes=factor)
@@ -215,7 +231,7 @@ class VirtualGroup(_ProcessGroup):
         self, output: Tensor, input: Tensor, output_splits: Any, input_splits: Any, opts: Any = None
     ) -> VirtualWork:
         _checks.contiguous(self, "all_to_all_single", [input, output])
-        _checks.not_in_place(self, "all_to_all_single", [input], [output])
+        _memory.check_in_place(self, "all_to_all_single", [input], [output])
         sizes = (
             _checks.splits(self, "input", input, input_splits),
             _checks.splits(self, "output", output, output_splits),
@@ -236,7 +252,7 @@ class VirtualGroup(_ProcessGroup):
         _checks.count(self, "all_to_all", "output", outputs)
         _checks.count(self, "all_to_all", "input", inputs)
         _checks.contiguous(self, "all_to_all", [*inputs, *outputs])
-        _checks.not_in_place(self, "all_to_all", inputs, outputs)
+        _memory.check_in_place(self, "all_to_all", inputs, outputs)
         agree = (("dtype", inputs[0].dtype), ("device", _device(inputs)))
         return self.member.collective(Call("all_to_all", inputs, outputs, agree=agree))
 
@@ -250,10 +266,10 @@ class VirtualGroup(_ProcessGroup):
 
     def send(self, tensors: list[Tensor], dstRank: int, tag: int) -> VirtualWork:  # noqa: N803
         _checks.contiguous(self, "send", tensors)
-        call = Call("send", tensors, agree=tuple(_alike(tensors)), root=self.place)
-        self.member.begin(call)
-        call.name = f"send to rank {self._global(dstRank)}"
+        name = f"send to rank {self._global(dstRank)}"
+        call = Call(name, tensors, agree=tuple(_alike(tensors)), root=self.place)
         call.tag = tag
+        self.member.begin(call)
         receive = self.meetings.meet_receive(self.place, dstRank, tag, call)
         if receive is not None:
             self.member.move(call, receive)
@@ -267,10 +283,10 @@ class VirtualGroup(_ProcessGroup):
 
     def _receive(self, tensors: list[Tensor], source: int | None, tag: int) -> VirtualWork:
         _checks.contiguous(self, "recv", tensors)
-        call = Call("recv", outputs=tensors, agree=tuple(_alike(tensors)), root=source)
-        self.member.begin(call)
+        name = f"recv from {'any rank' if source is None else self._name_of(source)}"
+        call = Call(name, outputs=tensors, agree=tuple(_alike(tensors)), root=source)
         call.tag = tag
-        call.name = f"recv from {'any rank' if source is None else self._name_of(source)}"
+        self.member.begin(call)
         send = self.meetings.meet_send(source, self.place, tag, call)
         if send is not None:
             self.member.move(send, call)
@@ -318,6 +334,8 @@ def create(options: Any, _: Any = None) -> VirtualGroup:
             "each rank is to run"
         )
     ranks = tuple(options.global_ranks_in_group) or tuple(range(rank.run.size))
+    if len(set(ranks)) < len(ranks):
+        raise ValueError(f"new_group: ranks {list(ranks)} name one twice; each once is accepted")
     return VirtualGroup(
         rank, options.group_rank, rank.run.meetings_of(rank, options.group_id, ranks)
     )

@@ -8,18 +8,23 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from kernelbench_dist.distributed_collectives.virtual import _checks, _log, _streams
+from kernelbench_dist.distributed_collectives.virtual import (
+    _checks,
+    _log,
+    _memory,
+    _portable,
+    _streams,
+)
 from kernelbench_dist.distributed_collectives.virtual._baton import Rank
 from kernelbench_dist.distributed_collectives.virtual._calls import (
     Call,
     Meetings,
-    check_apart,
     check_pair,
     check_unchanged,
     users_line,
     versions,
 )
-from kernelbench_dist.distributed_collectives.virtual._compute import COMPUTE, write
+from kernelbench_dist.distributed_collectives.virtual._compute import COMPUTE, message
 from kernelbench_dist.distributed_collectives.virtual._work import NoWork, VirtualWork
 
 
@@ -29,17 +34,18 @@ class Member:
         self.place = place
         self.meetings = meetings
         self.number = 0  # of this rank's collectives on the group
+        self.pending = rank.pending
         self.region: list[Call] | None = None  # calls within a coalescing region
 
     def collective(self, call: Call) -> VirtualWork:
+        call.number = self.number + 1
         self.begin(call)
         self.number += 1
-        call.number = self.number
         calls = self.meetings.join(self.place, self.number, call)
         if calls is not None:
             if self.meetings.strict:
                 check_unchanged(calls)
-                check_apart(calls)
+                _memory.check_apart(calls)
             order = self.me.run.order
             self.compute(calls, lambda: COMPUTE[call.name](calls, order))
         return self.work(call)
@@ -52,9 +58,16 @@ class Member:
                 "thread in which the rank runs may"
             )
         me.run.check()
+        call.rank, call.group, call.line = me, self.meetings, users_line()
+        if me.run.portable:
+            _portable.check(call)
+        if self.meetings.strict:
+            if len(call.outputs) > 1:
+                _memory.check_outputs(call)
+            if self.pending:
+                _memory.check_pending(call, self.pending)
         me.run.progress += 1
         me.calls += call.name != "new_group"
-        call.rank, call.group, call.line = me, self.meetings, users_line()
         call.versions = versions(call.inputs)
         call.stream = _streams.of((*call.inputs, *call.outputs))
         if me.run.schedule.called(me):
@@ -67,8 +80,9 @@ class Member:
     def compute(self, calls: Sequence[Call], compute: Callable[[], object]) -> None:
         streams = [call.stream for call in calls if call.stream is not None]
         several = bool(streams) and _streams.before(streams)
-        with torch.no_grad(), _checks.no_modes():
-            compute()
+        if not any(_memory.has_no_values(t) for call in calls for t in call.outputs):
+            with torch.no_grad(), _checks.no_modes():
+                compute()
         meeting = (
             _streams.Meeting(torch.cuda.current_stream(streams[0].device)) if several else None
         )
@@ -76,11 +90,14 @@ class Member:
             call.streams = meeting
             call.done = True
             call.meeting = None
+            call.rank.pending.pop(call, None)
         self.me.run.progress += 1
         if _log.active and calls[0].name != "new_group":
             _log.done(calls)
 
     def work(self, call: Call) -> VirtualWork:
+        if not call.done:
+            self.pending[call] = None
         if self.region is not None:
             self.region.append(call)
             return NoWork(self.me, [call])
@@ -89,9 +106,10 @@ class Member:
     def move(self, send: Call, receive: Call) -> None:
         check_pair(send, receive)
         if self.meetings.strict:
+            _memory.check_apart([send, receive])
             check_unchanged([send])
         receive.root = send.root
-        self.compute([send, receive], lambda: write(receive.outputs, [t.data for t in send.inputs]))
+        self.compute([send, receive], lambda: message(send, receive))
 
 
 _warned: set[str] = set()

@@ -1,19 +1,19 @@
 """What every process has of its own, and ranks that share a process must be given.
 
 torch keeps some of it a thread: grad mode, autocast, the current stream. The ranks' threads start
-with the caller's. The rest belongs to the process: torch's random generators, its default dtype
-and process group, RANK in the environment. Each rank's is put in place when it gets the baton.
+with the caller's. The rest belongs to the process: the random generators of torch, Python and
+NumPy, torch's default dtype and process group, RANK in the environment. Each rank's is put in place
+when it gets the baton.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any
 
 import torch
 
-from kernelbench_dist.distributed_collectives.virtual import _torch
+from kernelbench_dist.distributed_collectives.virtual import _compile, _random, _torch
 
 _VARIABLES = (
     "RANK",
@@ -30,17 +30,22 @@ _VARIABLES = (
 class RankState:
     """One rank's part of the process's state."""
 
-    def __init__(self, rank: int, cuda: list[Any]) -> None:
+    def __init__(self, rank: int, surroundings: Surroundings) -> None:
         self.rank = str(rank)
+        self.surroundings = surroundings
         self.torch = _torch.RankGlobals()
         self.cpu = torch.default_generator.get_state()
         self.dtype = torch.get_default_dtype()
-        self.cuda = [(generator, generator.clone_state()) for generator in cuda]
+        self.python = _random.PythonRandom()
+        self.numpy = surroundings.numpy.rank()
+        self.cuda = [(g, g.clone_state()) for g in surroundings.generators]
 
     def take(self) -> None:
         """Keep what this rank has made of the process's state."""
         self.cpu = torch.default_generator.get_state()
         self.dtype = torch.get_default_dtype()
+        self.python.take()
+        self.numpy.take()
         self.torch.take()
 
     def put(self) -> None:
@@ -50,7 +55,10 @@ class RankState:
             torch.set_default_dtype(self.dtype)
         for generator, own in self.cuda:
             generator.graphsafe_set_state(own)  # they share it from now on: nothing is to be taken
+        self.python.put()
+        self.numpy.put()
         self.torch.put()
+        self.surroundings.compiled.look()
         os.environ["RANK"] = os.environ["GROUP_RANK"] = self.rank
 
 
@@ -71,9 +79,11 @@ class Surroundings(contextlib.AbstractContextManager[None]):
         self.generators = (
             [torch.cuda.default_generators[device.index or 0]] if device.type == "cuda" else []
         )
+        self.numpy = _random.NumpyRandom()
+        self.compiled = _compile.CompiledByRank()
 
     def state(self, rank: int) -> RankState:
-        return RankState(rank, self.generators)
+        return RankState(rank, self)
 
     def enter_thread(self) -> None:
         """In a rank's thread, which ends with the run: nothing here is undone."""
@@ -89,10 +99,12 @@ class Surroundings(contextlib.AbstractContextManager[None]):
             torch.cuda.set_stream(self.stream)  # it also makes the stream's device current
 
     def __enter__(self) -> None:
+        _torch.keep_fake_cuda()
         self._found = {name: os.environ.get(name) for name in _VARIABLES}
         self._cpu = torch.get_rng_state()
         self._cuda = [(g, g.graphsafe_get_state()) for g in self.generators]
         self._dtype = torch.get_default_dtype()
+        self._python = _random.PythonRandom()
         os.environ.update(
             WORLD_SIZE=str(self.world_size),
             LOCAL_RANK="0",
@@ -103,14 +115,18 @@ class Surroundings(contextlib.AbstractContextManager[None]):
         os.environ.setdefault("MASTER_PORT", "29500")
         self._patches = _torch.Patches()
         self._patches.__enter__()
+        self.compiled.__enter__()
 
     def __exit__(self, *_: object) -> None:
+        self.compiled.__exit__()
         self._patches.__exit__()
         for name, value in self._found.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        self._python.put()
+        self.numpy.put_back()
         torch.set_rng_state(self._cpu)
         for generator, own in self._cuda:
             generator.graphsafe_set_state(own)

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
@@ -27,7 +28,10 @@ from kernelbench_dist.distributed_collectives._current import current_rank
 from kernelbench_dist.distributed_collectives.virtual._calls import users_line
 
 NAME = "virtual"
-_DTENSOR_RANDOM = "torch.distributed.tensor._random"
+_GLOBALS = (  # each is None until it is used
+    ("torch.distributed.tensor._random", "_rng_tracker"),
+    ("torch._dynamo.pgo", "_CODE_STATE"),  # which sizes a compiled function has seen
+)
 
 
 class _RankWorld(c10d._World):
@@ -61,23 +65,31 @@ class RankGlobals:
     """What torch keeps in a module for the whole process, as one rank has it."""
 
     def __init__(self) -> None:
-        self.world = _RankWorld()
-        self.random_tracker: Any = None
+        self.world: c10d._World = _RankWorld()
+        self.values: dict[str, Any] = {}
 
     def take(self) -> None:
-        module: Any = sys.modules.get(_DTENSOR_RANDOM)
-        if module is not None:
-            self.random_tracker = module._rng_tracker
+        for module, name in _GLOBALS:
+            if module in sys.modules:
+                self.values[name] = getattr(sys.modules[module], name, None)
 
     def put(self) -> None:
         c10d._world = self.world
-        module: Any = sys.modules.get(_DTENSOR_RANDOM)
-        if module is not None:
-            module._rng_tracker = self.random_tracker
+        for module, name in _GLOBALS:
+            if module in sys.modules:
+                setattr(sys.modules[module], name, self.values.get(name))
 
 
 _c10d: Any = importlib.import_module("torch._C._distributed_c10d")
 _one_registry_a_thread: Callable[[bool], None] = _c10d._set_thread_isolation_mode
+
+
+def keep_fake_cuda() -> None:
+    """Where there is no GPU, torch 2.11's fake tensors make the process's stand-in for one in the
+    thread that uses them first, and the process dies in the next if that was a rank's, and ended.
+    """
+    if torch.__version__ < "2.13" and not torch.cuda.is_available():
+        torch._C._ensureCUDADeviceGuardSet()
 
 
 def _probe() -> None:
@@ -87,8 +99,6 @@ def _probe() -> None:
         if not hasattr(c10d, name)
     ]
     if not hasattr(dist.distributed_c10d, "_world") or missing:
-        import torch
-
         raise RuntimeError(
             f"torch {torch.__version__} has no {', '.join(missing)} in torch.distributed: "
             "virtual ranks were made for torch 2.11 to 2.14"
@@ -106,14 +116,16 @@ class Patches:
 
     def __enter__(self) -> None:
         for module, name in (
-            (c10d, "_world"),
             (c10d, "_backend"),
             (c10d, "_default_pg_init_method"),
             (sys, "excepthook"),
-            (sys.modules.get(_DTENSOR_RANDOM), "_rng_tracker"),
         ):
             if hasattr(module, name):
                 self._undo.append(functools.partial(setattr, module, name, getattr(module, name)))
+        callers = RankGlobals()
+        callers.world = c10d._world
+        callers.take()
+        self._undo.append(callers.put)
         _one_registry_a_thread(True)
         self._undo.append(functools.partial(_one_registry_a_thread, False))
         for name, function in (
@@ -237,7 +249,8 @@ def _monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: b
         return _TORCHS["monitored_barrier"](group, timeout, wait_all_ranks)
     if c10d._rank_not_in_group(group):
         return None
-    return (group or c10d._get_default_group()).barrier().wait()
+    here: Any = group or c10d._get_default_group()
+    return here.monitored_barrier()
 
 
 _mesh_init = DeviceMesh.__init__
