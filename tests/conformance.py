@@ -197,24 +197,3 @@ def comparable(case: Case, seen: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in seen.items() if key not in known}
     kept["changed"] = [name for name in seen["changed"] if name not in known]
     return kept
-
-
-def support_table() -> str:
-    """Markdown: a row for each operation, or for several that have the same; a column a dtype."""
-    marks = {(): "-", ("virtual",): "virtual", ("gloo",): "gloo", BACKENDS: "both"}
-    rows: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for name, op in OPERATIONS:
-        row = tuple(
-            marks[tuple(b for b in BACKENDS if not gap(b, name, op, dtype))] for dtype in DTYPES
-        )
-        rows.setdefault((op, row), []).append(f"`{name}`")
-    columns = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
-    lines = [
-        f"| operation | op | {' | '.join(columns)} |",
-        f"| --- | --- |{' --- |' * len(columns)}",
-        *(
-            f"| {', '.join(n)} | {op.upper()} | {' | '.join(row)} |"
-            for (op, row), n in rows.items()
-        ),
-    ]
-    return "\n".join(lines) + "\n"
