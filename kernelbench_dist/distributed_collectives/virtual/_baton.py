@@ -145,6 +145,10 @@ class Run:
             except BaseException as error:  # Ctrl-C
                 self._stop(error)
                 raise
+            # Each has handed the baton on for good, and has a few steps left, at most.
+            for rank in self.ranks:
+                if rank.thread is not None and not rank.left and not self.abandoned:
+                    rank.thread.join()
         if self.failure is not None:
             raise self.failure
         return [rank.result for rank in self.ranks]
