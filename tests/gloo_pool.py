@@ -114,9 +114,11 @@ class GlooPool:
             )
         return values
 
-    def values(self, fn: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
+    def values(
+        self, fn: Callable[..., Any], world_size: int, *args: Any, limit: float = LIMIT
+    ) -> list[Any]:
         """As run, for a call in which no rank raises; else AssertionError with the traceback."""
-        outcomes = self.run(fn, world_size, *args)
+        outcomes = self.run(fn, world_size, *args, limit=limit)
         for r, outcome in enumerate(outcomes):
             if isinstance(outcome, Raised):
                 raise AssertionError(f"rank {r}: {outcome.message}\n{outcome.trace}")

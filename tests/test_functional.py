@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import functional_cases as cases
@@ -11,17 +11,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from functional_cases import R
-from spmd_programs_gloo import GlooRanks
+from gloo_pool import GlooPool
 
 from kernelbench_dist.distributed_collectives import MismatchError, RankError, functional, run_spmd
 
 Run = Callable[..., list[Any]]
-
-
-@pytest.fixture(scope="module")
-def gloo() -> Iterator[GlooRanks]:
-    with GlooRanks(R) as ranks:
-        yield ranks
 
 
 @pytest.fixture(params=["virtual", pytest.param("gloo", marks=pytest.mark.slow)])
@@ -29,8 +23,8 @@ def run(request: pytest.FixtureRequest) -> Run:
     """Runs a program of functional_programs by name on four ranks."""
     if request.param == "virtual":
         return lambda name: run_spmd(programs.run_program, R, (name,))
-    ranks = request.getfixturevalue("gloo")
-    return lambda name: ranks.run(programs.run_program, {"name": name})
+    pool: GlooPool = request.getfixturevalue("gloo_pool")
+    return lambda name: pool.values(programs.run_program, R, name)
 
 
 def check(name: str, got: list[list[torch.Tensor]]) -> None:
@@ -47,8 +41,8 @@ def test_results_and_gradients_are_those_of_the_stacked_collective(name):
 
 
 @pytest.mark.slow
-def test_results_and_gradients_on_gloo_are_those_of_the_stacked_collectives(gloo):
-    got = gloo.run(cases.run_cases)
+def test_results_and_gradients_on_gloo_are_those_of_the_stacked_collectives(gloo_pool):
+    got = gloo_pool.values(cases.run_cases, R)
     for name in cases.BY_NAME:
         check(name, [row[name] for row in got])
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -164,6 +165,37 @@ def test_nothing_is_raised_in_a_rank_that_begins_or_has_come_to_its_end(
     for thread in rank_threads() - before:
         thread.join()
     assert not noise
+
+
+@pytest.mark.parametrize("step", range(1, 150, 5))
+def test_ctrl_c_at_any_step_of_the_callers_wait_ends_the_run(step: int) -> None:
+    def program() -> None:
+        while True:
+            dist.barrier()
+            time.sleep(0.001)  # without it, the caller has to wait for Python's lock
+
+    before = rank_threads()
+    steps = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal steps
+        frame.f_trace_opcodes = True
+        code: FrameType | None = frame
+        while code is not None and code.f_code is not _baton.Run._wait_for_the_end.__code__:
+            code = code.f_back
+        steps += event == "opcode" and code is not None
+        if steps == step:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_spmd(program, 2, options=SpmdOptions(watchdog_s=0.4))
+    finally:
+        sys.settrace(None)
+    assert rank_threads() <= before
 
 
 # What the watchdog takes for work

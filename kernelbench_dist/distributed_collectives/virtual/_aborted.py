@@ -1,4 +1,4 @@
-"""The exception that ends a rank, and how one thread raises it in another.
+"""The exception that ends a rank, how one thread raises it in another, and a signal that bears it.
 
 It arrives between two steps of the other's Python code, whatever these are: who sends it sees to it
 (`Rank.gate`) that these are steps of the program, not of handing the baton on.
@@ -8,7 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import queue
 import threading
+
+
+class Signal:
+    """Set once, and waited for by a thread in which exceptions may arrive at any time.
+
+    threading.Event keeps its lock for ever where one arrives between its steps.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._wake_up: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def set(self) -> None:
+        self._is_set = True
+        self._wake_up.put(None)
+
+    def wait(self, seconds: float) -> bool:
+        if not self._is_set:
+            with contextlib.suppress(queue.Empty):
+                self._wake_up.get(timeout=seconds)
+        return self._is_set
 
 
 class Aborted(BaseException):

@@ -22,7 +22,7 @@ import torch
 from kernelbench_dist.distributed_collectives._current import become_rank, current_rank
 from kernelbench_dist.distributed_collectives._errors import DeadlockError, RankError
 from kernelbench_dist.distributed_collectives.virtual import _aborted
-from kernelbench_dist.distributed_collectives.virtual._aborted import Aborted
+from kernelbench_dist.distributed_collectives.virtual._aborted import Aborted, Signal
 from kernelbench_dist.distributed_collectives.virtual._calls import Call, Meetings, line_of
 from kernelbench_dist.distributed_collectives.virtual._schedule import InRankOrder, Schedule
 from kernelbench_dist.distributed_collectives.virtual._sleep import SleepsHandOn
@@ -120,7 +120,7 @@ class Run:
         self.progress = 0  # counts what may let a rank go on
         self.holder: Rank | None = None
         self.held_since = 0.0
-        self._over = threading.Event()
+        self._over = Signal()
 
     # In the caller's thread
 
