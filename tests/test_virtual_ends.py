@@ -10,6 +10,7 @@ import os
 import queue
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Iterator
@@ -309,6 +310,21 @@ def test_a_rank_that_sleeps_lets_the_others_run() -> None:
 
     run_spmd(program, 2)
     assert course == ["0 polls", "1 does 0", "0 polls", "1 does 1", "0 polls", "1 ends", "0 ends"]
+
+
+def test_a_package_that_sleeps_with_a_lock_keeps_the_baton() -> None:
+    lock, course = threading.Lock(), []
+    file = os.path.join(sysconfig.get_path("purelib"), "locks.py")
+    waits: dict[str, Any] = {"time": time}
+    exec(compile("def wait(): time.sleep(0.01)", file, "exec"), waits)
+
+    def program() -> None:
+        with lock:
+            waits["wait"]()
+            course.append(dist.get_rank())
+
+    run_spmd(program, 2, options=SpmdOptions(watchdog_s=5.0))
+    assert course == [0, 1]
 
 
 def test_a_rank_sleeps_as_long_as_it_asks_for_and_others_meanwhile() -> None:

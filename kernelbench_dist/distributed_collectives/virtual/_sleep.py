@@ -2,18 +2,29 @@
 
 So a rank may poll for what another sets. It sleeps for what is left of its time when it has the
 baton again, as a process would that others do not hinder. `from time import sleep` before the run
-is out of reach: such a rank sleeps with the baton.
+is out of reach: such a rank sleeps with the baton. So does one in an installed package, which may
+hold a lock that the next rank wants: torch's compiler does, while it waits for a file.
 """
 
 from __future__ import annotations
 
 import functools
+import os
+import sys
+import sysconfig
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from kernelbench_dist.distributed_collectives._current import current_rank
 from kernelbench_dist.distributed_collectives.virtual._calls import users_line
+
+_INSTALLED = tuple(sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "purelib", "platlib"))
+
+
+def _of_the_program(frame: FrameType) -> bool:
+    return not frame.f_code.co_filename.startswith(_INSTALLED)
 
 
 class SleepsHandOn:
@@ -25,7 +36,8 @@ class SleepsHandOn:
         @functools.wraps(self.found)
         def sleep(seconds: Any, /) -> None:
             rank, began = current_rank(), time.monotonic()
-            if rank is None or not seconds >= 0:  # the latter raises
+            # A negative time raises.
+            if rank is None or not seconds >= 0 or not _of_the_program(sys._getframe(1)):
                 self.found(seconds)
                 return
             used = time.thread_time()
