@@ -80,12 +80,12 @@ def same_shape(group: VirtualGroup, fn: str, output: Tensor, own: Tensor) -> Non
 def joined(
     group: VirtualGroup, fn: str, part: Tensor, whole: Tensor, name: str, whole_name: str
 ) -> None:
-    """`whole` holds one `part` a rank: joined on dim 0, or stacked."""
+    """`whole` holds one `part` a rank: joined on dim 0, or stacked; dims of size 1 do not count."""
     size = group.size()
     rows = (size * part.shape[0], *part.shape[1:]) if part.dim() else (size,)
     stacked = (size, *part.shape)
     accepted = [rows, stacked]
-    if tuple(whole.shape) not in accepted and (
+    if _long(whole.shape) not in map(_long, accepted) and (
         group.meetings.strict or whole.numel() != size * part.numel()
     ):
         raise ValueError(
@@ -97,6 +97,10 @@ def joined(
             f"{fn}: the {name} is {part.dtype} and the {whole_name} {whole.dtype}; they must be "
             "alike"
         )
+
+
+def _long(shape: Sequence[int]) -> list[int]:
+    return [size for size in shape if size != 1]
 
 
 def splits(group: VirtualGroup, which: str, tensor: Tensor, given: Any) -> list[int]:
