@@ -334,8 +334,9 @@ if __name__ == "__main__":
 """
     )
     out, err = start(script).communicate(timeout=120)
-    assert "out 1\n" in out  # rank 0 is ended with what it has not yet written out
-    assert "err 1\n" in err
+    # Rank 0 is ended with what it has not yet written out; the ends of lines may be rank 0's.
+    assert "out 1" in out
+    assert "err 1" in err
     assert "rank 1 of 2 failed: ValueError: after printing\n" in out
     assert "Traceback" not in err
 

@@ -27,6 +27,7 @@ from kernelbench_dist.distributed_collectives.virtual._calls import Call, Meetin
 from kernelbench_dist.distributed_collectives.virtual._schedule import InRankOrder, Schedule
 from kernelbench_dist.distributed_collectives.virtual._sleep import SleepsHandOn
 from kernelbench_dist.distributed_collectives.virtual._state import RankState, Surroundings
+from kernelbench_dist.distributed_collectives.virtual._turn import Turn
 from kernelbench_dist.distributed_collectives.virtual._watchdog import Watchdog, stack
 
 _MANY_POLLS = 100  # fewer may lie between long computations
@@ -53,8 +54,7 @@ class Rank:
         self.index = index
         self.identity = next(_identities)
         self.state = state
-        self.turn = threading.Lock()
-        self.turn.acquire()
+        self.turn = Turn()
         self.gate = threading.RLock()  # who holds it keeps Aborted from arriving
         self.told = 0  # to end, where it communicates after the run has failed
         self.left = False  # the run has gone on without it
@@ -217,7 +217,7 @@ class Run:
 
     def _thread(self, rank: Rank, program: Callable[[], Any]) -> None:
         become_rank(rank)
-        rank.turn.acquire()
+        rank.turn.wait()
         try:
             try:
                 if self.failure is None:
@@ -298,7 +298,7 @@ class Run:
                 # It catches whatever it is told, and goes on. It ends no more: it stands still.
                 self._leave(rank)
                 while rank.left:
-                    rank.turn.acquire()
+                    rank.turn.wait()
         raise Aborted
 
     def sleeps(self, rank: Rank) -> None:
@@ -372,14 +372,14 @@ class Run:
             if self.failure is not None:  # since the caller looked
                 return
             rank.state.take()
-            self._give(following)
-            rank.turn.acquire()
+            self.holder = following
+            rank.turn.swap(following.turn)
             if not self.abandoned:
                 rank.state.put()
 
     def _give(self, rank: Rank) -> None:
         self.holder = rank
-        rank.turn.release()
+        rank.turn.give()
 
     def _found_deadlock(self) -> None:
         waiting = [r for r in self.ranks if not r.ended]
