@@ -46,6 +46,13 @@ def main() -> int:
                     operators._all_gather_linear_backward(grad, *wanted[:2], R, wanted[2])
                     one = grad[:1, :1].expand(B, K)
                     operators._all_gather_linear_backward(one, *wanted[:2], R, wanted[2])
+    for dtype in FLOATS:
+        for count in (1, 7, 1000, 1025):
+            for offset in (0, 1):
+                xs = [torch.randn(count + offset).to("cuda", dtype)[offset:] for _ in range(5)]
+                for op in ("sum", "avg", "prod", "min", "max"):
+                    assert operators._fold_ranks(xs, xs, op)
+                    assert operators._fold_ranks(xs, xs[3:4], op)
     torch.cuda.synchronize()
     print("all kernels ran")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import multiprocessing
 import os
@@ -18,7 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernelbench_dist.distributed_collectives.virtual._sums import reduce_ranks
+from kernelbench_dist.distributed_collectives._reductions import fold
+from kernelbench_dist.distributed_collectives.virtual._sums import fold_into, reduce_ranks
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 INTEGERS = [torch.uint8, torch.int8, torch.int32, torch.int64]
@@ -249,6 +251,55 @@ def test_a_gpu_has_the_bits_of_the_cpu_and_the_host_never_waits(
         finally:
             torch.cuda.set_sync_debug_mode("default")
         assert same_bits(reduce_ranks(xs, op, order), result.cpu()), op
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_fold_into_some_or_all_ranks_own_tensors(dtype: torch.dtype, device: str) -> None:
+    """Of lengths that fill a thread's loads or do not, and aligned for them or not."""
+    drawn = itertools.product((1, 2, 3, 8, 64, 128, 129), (0, 1, 7, 1000, 1025), (0, 1))
+    for i, (size, length, start) in enumerate(drawn):
+        op = OPS[dtype][i % len(OPS[dtype])]
+        xs = [values(dtype, (length + start,), r, i) for r in range(size)]
+        there = [x.to(device, copy=True)[start:] for x in xs]
+        last, every = torch.zeros_like(there[0]), [x.clone() for x in there]
+        fold_into([last], there, op)
+        fold_into(every, every, op)
+        expected = fold([x[start:] for x in xs], op)
+        for mine, x in zip(there, xs, strict=True):
+            assert same_bits(mine.cpu(), x[start:])
+        for result in (last, *every):
+            assert same_bits(result.cpu(), expected), (size, length, start, op)
+
+
+@pytest.mark.gpu
+def test_a_fold_is_one_kernel() -> None:
+    xs = [torch.full((1024,), float(r), device="cuda") for r in range(64)]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        fold_into(xs, xs, "sum")
+    kernels = [event.name for event in seen.events()]
+    assert len(kernels) == 1, kernels
+    assert "fold_ranks" in kernels[0]
+    assert all(float(x.sum()) == 1024 * 2016 for x in xs)
+
+
+@pytest.mark.gpu
+def test_what_a_fold_leaves_to_torch() -> None:
+    """Whole numbers, other layouts, other sizes: the kernel says so, and does nothing."""
+    run = torch.ops.kernelbench_dist._fold_ranks
+    x = torch.ones(4, 4, device="cuda")
+    for xs, out, op in [
+        ([x.long()], x.long(), "sum"),
+        ([x], x.half(), "sum"),
+        ([x, x[:2]], x.clone(), "sum"),
+        ([x.T], x.clone()[:, :2], "sum"),
+        ([x], x.clone(), "bor"),
+        ([x], torch.ones(4, 4), "sum"),
+        ([x] * 129, x.clone(), "sum"),
+    ]:
+        before = out.clone()
+        assert not run(xs, [out], op)
+        assert torch.equal(out, before)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

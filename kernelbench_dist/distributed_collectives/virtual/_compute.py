@@ -28,6 +28,16 @@ def message(send: Call, receive: Call) -> None:
     write(receive.outputs, [given.data.view(taken.shape) for taken, given in pairs])
 
 
+def _terms(calls: Sequence[Call]) -> tuple[list[list[Tensor]], str]:
+    """What each rank gives, and the operation that reduces it."""
+    op = calls[0].op
+    rows = [[t.data for t in call.inputs] for call in calls]
+    if op == "premul_sum":
+        rows = [[t * call.sizes for t in row] for row, call in zip(rows, calls, strict=True)]
+        op = "sum"
+    return rows, op
+
+
 def _reduced(
     calls: Sequence[Call], order: str, *, apart: bool = False, to_root: bool = False
 ) -> list[Tensor]:
@@ -36,11 +46,7 @@ def _reduced(
     Unless `apart`, inputs of one dtype are reduced as one flat buffer: where a term's place in it
     decides when it is added, it is the place that it has in a real group.
     """
-    op = calls[0].op
-    rows = [[t.data for t in call.inputs] for call in calls]
-    if op == "premul_sum":
-        rows = [[t * call.sizes for t in row] for row, call in zip(rows, calls, strict=True)]
-        op = "sum"
+    rows, op = _terms(calls)
     first = rows[0]
     if len(first) == 1:
         return [_sums.reduce_ranks([row[0] for row in rows], op, order, to_root=to_root)]
@@ -55,19 +61,36 @@ def _reduced(
     return [part.view(t.shape) for part, t in zip(parts, first, strict=True)]
 
 
+def _reduce_into(
+    outputs: Sequence[Sequence[Tensor]],
+    calls: Sequence[Call],
+    order: str,
+    *,
+    to_root: bool = False,
+) -> None:
+    """outputs: where the reduction of each input goes."""
+    if order == "rank":
+        rows, op = _terms(calls)
+        for targets, column in zip(outputs, zip(*rows, strict=True), strict=True):
+            _sums.fold_into([t.data for t in targets], column, op)
+        return
+    values = _reduced(calls, order, to_root=to_root)
+    for targets, value in zip(outputs, values, strict=True):
+        write(targets, [value] * len(targets))
+
+
 def barrier(calls: Sequence[Call], order: str) -> None:
     pass
 
 
 def all_reduce(calls: Sequence[Call], order: str) -> None:
-    for i, value in enumerate(_reduced(calls, order)):
-        write([call.outputs[i] for call in calls], [value] * len(calls))
+    _reduce_into(list(zip(*(call.outputs for call in calls), strict=True)), calls, order)
 
 
 def reduce(calls: Sequence[Call], order: str) -> None:
     root = calls[0].root
     assert root is not None
-    write(calls[root].outputs, _reduced(calls, order, to_root=True))
+    _reduce_into([[t] for t in calls[root].outputs], calls, order, to_root=True)
 
 
 def broadcast(calls: Sequence[Call], order: str) -> None:

@@ -31,6 +31,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from kernelbench_dist import _build
 from kernelbench_dist.distributed_collectives._reductions import fold
 
 # gloo's largest segment, the unit in which a chunk is sent.
@@ -51,6 +52,17 @@ def reduce_ranks(xs: Sequence[Tensor], op: str, order: str, *, to_root: bool = F
     dims = sorted(range(xs[0].dim()), key=xs[0].stride, reverse=True)
     back = sorted(range(len(dims)), key=dims.__getitem__)
     return _ring([t.permute(dims) for t in xs], op, to_root).permute(back)
+
+
+def fold_into(outputs: Sequence[Tensor], xs: Sequence[Tensor], op: str) -> None:
+    """Write the reduction in "rank" order to each output, which may be one of xs.
+
+    On a GPU one kernel reads all ranks and writes all, for what it takes: see
+    csrc/cuda/fold_ranks.cu.
+    """
+    fused = _build.EXTENSION and xs[0].is_cuda
+    if not fused or not torch.ops.kernelbench_dist._fold_ranks(xs, outputs, op):
+        torch._foreach_copy_(list(outputs), [fold(xs, op)] * len(outputs))
 
 
 def _ring(xs: Sequence[Tensor], op: str, to_root: bool) -> Tensor:
