@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 import torch
 from gloo_pool import gloo_pool_fixture  # noqa: F401 (a fixture, found by its name)
 from hypothesis import HealthCheck, settings
+
+from kernelbench_dist.distributed_collectives.virtual._baton import Run
+from kernelbench_dist.distributed_collectives.virtual._watchdog import Watchdog
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -55,6 +59,18 @@ def _warm_up() -> None:
         x = torch.ones(8, 8, device="cuda", requires_grad=True)
         (x @ x).sum().backward()
         torch.cuda.synchronize()
+
+
+@pytest.fixture
+def at_rest() -> None:
+    """Waits until nothing that earlier tests left behind is busy: compilers' pools, ranks' threads.
+
+    The watchdog of virtual ranks takes the work of this process and its children for theirs.
+    """
+    watchdog = Watchdog(Run(1, torch.device("cpu")))
+    deadline = time.monotonic() + 60
+    while watchdog.idle_s() < 0.3 and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 @pytest.fixture

@@ -44,7 +44,11 @@ def told(error: BaseException) -> str:
 
 @each
 @pytest.mark.filterwarnings("ignore")
-def test_a_wrong_program_ends_with_an_error_that_tells(wrong: Wrong) -> None:
+def test_a_wrong_program_ends_with_an_error_that_tells(
+    wrong: Wrong, request: pytest.FixtureRequest
+) -> None:
+    if wrong.watchdog_s < 1:
+        request.getfixturevalue("at_rest")
     assert lines(wrong) or wrong.watchdog_s < 1
     with pytest.raises(wrong.error) as caught:
         run(wrong)

@@ -181,6 +181,7 @@ def test_a_call_that_nobody_met():
         run_spmd(program, 2)
 
 
+@pytest.mark.usefixtures("at_rest")
 def test_a_rank_that_waits_outside_its_group_is_named():
     lock = threading.Lock()
     lock.acquire()

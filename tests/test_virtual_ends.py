@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def hurry(monkeypatch: pytest.MonkeyPatch, at_rest: None) -> None:
     monkeypatch.setattr(_baton, "_UNWIND_S", 0.3)
     monkeypatch.setattr(_baton, "_UNWIND_IDLE_S", 0.3)
 
