@@ -208,7 +208,7 @@ def _nurse(orders: socket.socket) -> None:
     import pytest  # noqa: F401
     import torch
     import torch.distributed.nn.functional
-    import torch.distributed.tensor
+    import torch.distributed.tensor.debug
 
     import kernelbench_dist.distributed_collectives  # noqa: F401
 

@@ -63,18 +63,20 @@ class Watchdog:
         before, slept, pid = self.used, self.slept, os.getpid()
         self.used = {(p, t): s for (p, t), s in _work(pid).items() if t not in self.others}
         self.slept = self.run.sleeping_s  # a loop of short sleeps does nothing, often
-        return _more(before, self.used) - (self.slept - slept)
+        return _most(before, self.used) - (self.slept - slept)
 
     def _work_of_children(self) -> float:
         before = self.used_by_children
         self.used_by_children = {}
         for child in psutil.Process().children(recursive=True):
             self.used_by_children.update(_work(child.pid))
-        return _more(before, self.used_by_children)
+        return _most(before, self.used_by_children)
 
 
-def _more(before: _Work, now: _Work) -> float:
-    return sum(seconds - before.get(thread, 0.0) for thread, seconds in now.items())
+def _most(before: _Work, now: _Work) -> float:
+    """What one thread has used. In sum, many that look around now and then seem to work."""
+    used = (seconds - before.get(thread, 0.0) for thread, seconds in now.items())
+    return max(used, default=0.0)
 
 
 def _work(pid: int) -> _Work:
