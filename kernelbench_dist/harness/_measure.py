@@ -69,6 +69,7 @@ class Pool:
         if not self.on_gpu:
             return
         self.method = wanted
+        _cuda.settle(self.device)
         l2_bytes = torch.cuda.get_device_properties(self.device).L2_cache_size
         self.flush = torch.empty(
             max(2 * l2_bytes, _cuda._MIN_FLUSH_BYTES) // 4, dtype=torch.int32, device=self.device
