@@ -99,7 +99,7 @@ class Call:
         self.number = 0
         self.tag = 0
         self.line = ""
-        self.stream: Any = None
+        self.stream: _streams.Name | None = None
         self.streams: _streams.Meeting | None = None
         self.versions: list[int | None] = []
 

@@ -83,9 +83,7 @@ class Member:
         if not any(_memory.has_no_values(t) for call in calls for t in call.outputs):
             with torch.no_grad(), _checks.no_modes():
                 compute()
-        meeting = (
-            _streams.Meeting(torch.cuda.current_stream(streams[0].device)) if several else None
-        )
+        meeting = _streams.Meeting(streams[0][0]) if several else None
         for call in calls:
             call.streams = meeting
             call.done = True
