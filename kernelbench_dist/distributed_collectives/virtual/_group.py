@@ -17,10 +17,10 @@ from kernelbench_dist.distributed_collectives.virtual._calls import Call, Meetin
 from kernelbench_dist.distributed_collectives.virtual._member import Member
 from kernelbench_dist.distributed_collectives.virtual._work import VirtualWork
 
-_OPS = [
-    (getattr(dist.ReduceOp, name.upper()), "prod" if name == "product" else name)
+_OPS = {
+    getattr(dist.ReduceOp, name.upper()): "prod" if name == "product" else name
     for name in ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
-]
+}
 
 
 _ProcessGroup: Any = dist.ProcessGroup  # its stubs know fewer ways to call it than torch uses
@@ -303,12 +303,12 @@ class VirtualGroup(_ProcessGroup):
 
     def _op(self, fn: str, opts: Any, tensors: Sequence[Tensor]) -> tuple[str, Any]:
         asked: Any = getattr(opts, "reduceOp", opts if opts is not None else dist.ReduceOp.SUM)
-        name = next((name for member, name in _OPS if asked == member), None)
+        name = _OPS.get(getattr(asked, "op", asked))
         factor = None
         if name == "premul_sum":
             factor = asked.factor if hasattr(asked, "factor") else asked.__getstate__()[1]
         elif name is None:
-            raise ValueError(f"{fn}: op {asked!r} is not one of {', '.join(n for _, n in _OPS)}")
+            raise ValueError(f"{fn}: op {asked!r} is not one of {', '.join(_OPS.values())}")
         for tensor in tensors[:1]:
             check_op(fn, "sum" if name == "premul_sum" else name, tensor.dtype)
             if factor is not None and not (tensor.is_floating_point() or tensor.is_complex()):

@@ -32,7 +32,7 @@ def spans(tensors: Sequence[Tensor]) -> list[_Span]:
     return [
         (start, start + t.nbytes)
         for t in tensors
-        if t.numel() and not has_no_values(t) and (start := t.data_ptr())
+        if (type(t) is Tensor or not has_no_values(t)) and (start := t.data_ptr())
     ]
 
 
