@@ -354,6 +354,21 @@ def test_the_time_is_named_for_what_it_is(ranks, whose):
     assert result.timing["submission"].call.median_us > 0
 
 
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_virtual_ranks_on_a_gpu():
+    result = submit_kernel(DATA / "honest.py", MEAN, device="cuda", trials=1, rounds=8)
+    assert result.passed, result.reason
+    assert "all 4 virtual ranks together, on one " in (result.timing_of or "")
+    assert result.timing is not None
+    assert result.timing["submission"].warm is not None
+    result = judge(DATA / "last_rank_wrong.py", device="cuda", timeout_s=60)
+    assert result.verdict is Verdict.INCORRECT_VALUES
+    assert "on rank 3: 1 of " in result.reason
+    result = judge(DATA / "deadlock.py", device="cuda", timeout_s=60)
+    assert "no rank can go on" in result.reason
+
+
 @pytest.mark.slow
 def test_wrong_only_while_timed_is_found_on_every_rank():
     text = (DATA / "honest.py").read_text()
