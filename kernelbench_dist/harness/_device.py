@@ -36,19 +36,30 @@ _DATASHEETS = {
 }  # fmt: skip
 
 
+GPUS = tuple(_DATASHEETS)
+
+
 def peaks(device: str, dtype: str) -> Peaks | None:
     """The peaks of a GPU; None on a CPU. An unknown GPU's bandwidth comes from its clocks."""
     if not device.startswith("cuda"):
         return None
     properties = torch.cuda.get_device_properties(torch.device(device))
-    for name, (bandwidth, rates) in _DATASHEETS.items():
-        if name in properties.name:
-            return Peaks(bandwidth, rates.get(dtype), f"datasheet of the {name}")
+    found = peaks_of(properties.name, dtype)
+    if found is not None:
+        return found
     clock_khz = getattr(properties, "memory_clock_rate", 0)
     bits = getattr(properties, "memory_bus_width", 0)
     if not clock_khz or not bits:
         return None
     return Peaks(2 * clock_khz * 1e3 * bits / 8, None, "memory clock and bus width")
+
+
+def peaks_of(gpu: str, dtype: str) -> Peaks | None:
+    """By the datasheet of the GPU that is named in the text; None for one that is not in GPUS."""
+    for name, (bandwidth, rates) in _DATASHEETS.items():
+        if name in gpu:
+            return Peaks(bandwidth, rates.get(dtype), f"datasheet of the {name}")
+    return None
 
 
 @contextlib.contextmanager
