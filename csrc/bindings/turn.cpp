@@ -18,6 +18,7 @@
 
 #include <sched.h>
 #include <semaphore.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -28,7 +29,8 @@ namespace kernelbench_dist {
 namespace {
 
 struct Turn {
-  PyObject_HEAD sem_t given;
+  PyObject head;  // what PyObject_HEAD declares
+  sem_t given;
   cpu_set_t cores;             // those of the thread that waits
   std::atomic<pid_t> waiting;  // the thread, once `cores` are known; 0: none that can be bound
   std::atomic<bool> bound;     // to one core, by who gave the turn
@@ -47,7 +49,7 @@ void bind(Turn& turn) {
 // The program may have changed the thread's cores since the last time, so they are asked for.
 void await(Turn& turn) {
   const bool known = sched_getaffinity(0, sizeof turn.cores, &turn.cores) == 0;
-  turn.waiting = known ? gettid() : 0;
+  turn.waiting = known ? static_cast<pid_t>(syscall(SYS_gettid)) : 0;  // older glibc has no gettid
   while (sem_wait(&turn.given) != 0 && errno == EINTR) {
   }
   turn.waiting = 0;
