@@ -15,7 +15,7 @@ from conformance_calls import CALLS, calls, same
 from torch import Tensor
 
 from kernelbench_dist import ops
-from kernelbench_dist.distributed_collectives import functional, run_spmd, spmd
+from kernelbench_dist.distributed_collectives import SpmdOptions, functional, run_spmd
 
 RANKS = 8
 SPIN = 20_000_000  # about 10 ms: work that is not there yet, unless its stream is waited for
@@ -156,7 +156,7 @@ def test_nccl_of_one_rank_agrees(name: str) -> None:
     cases = [case for case in cells(name) if not lacks("nccl", case) and not lacks("virtual", case)]
     if not cases:
         pytest.skip("NCCL has none of it")
-    ours = run_spmd(calls, 1, (cases, "cuda"), options=spmd.SpmdOptions(order="gloo_ring"))
+    ours = run_spmd(calls, 1, (cases, "cuda"), options=SpmdOptions(order="gloo_ring"))
     others = nccl_of_one(calls, cases, "cuda")
     for case, a, b in zip(cases, ours[0], others, strict=True):
         mine, theirs = comparable(case, a), comparable(case, b)

@@ -10,8 +10,15 @@ from typing import Any
 import torch
 
 from kernelbench_dist import ops
-from kernelbench_dist.cli._verbs import Outcome, add_device, add_json, new_verb, of_value
-from kernelbench_dist.harness._device import GPUS, Peaks, peaks, peaks_of
+from kernelbench_dist._peaks import GPUS, Peaks, peaks, peaks_of
+from kernelbench_dist.cli._verbs import (
+    Outcome,
+    add_device,
+    add_json,
+    new_verb,
+    of_value,
+    one_or_more,
+)
 
 _DTYPES = {
     "float32": torch.float32,
@@ -40,7 +47,7 @@ def add_to(verbs: Any) -> None:
         _plan,
     )
     for name, meaning in _SIZES.items():
-        verb.add_argument(name, type=_size, help=meaning)
+        verb.add_argument(name, type=one_or_more, help=meaning)
     verb.add_argument(
         "--dtype",
         type=_dtype,
@@ -110,13 +117,12 @@ def _bound(nbytes: int, flops: int, of: Peaks | None) -> dict[str, Any] | None:
     """The least time in which the operands are read, the result is written, and it is computed."""
     if of is None:
         return None
-    memory_us = 1e6 * nbytes / of.bytes_per_s
-    compute_us = 1e6 * flops / of.flops_per_s if of.flops_per_s else None
+    memory_us, compute_us = of.least_us(nbytes, flops)
     return {
-        "us": max(memory_us, compute_us or 0.0),
-        "by": "compute" if (compute_us or 0.0) > memory_us else "memory",
+        "us": max(memory_us, compute_us),
+        "by": "compute" if compute_us > memory_us else "memory",
         "memory_us": memory_us,
-        "compute_us": compute_us,
+        "compute_us": compute_us if of.flops_per_s else None,
         "bytes": nbytes,
         "flops": flops,
         "bytes_per_s": of.bytes_per_s,
@@ -145,16 +151,6 @@ def _text(value: dict[str, Any], plan: ops.Plan) -> str:
             rows["compute"] = f"{bound['compute_us']:.3g} us: {work}"
     lines = [f"all_gather_linear {sizes}, {value['dtype']}{bias}, on {value['device']}"]
     return "\n".join(lines + [f"{name:<8} {text}" for name, text in rows.items()])
-
-
-def _size(text: str) -> int:
-    try:
-        size = int(text)
-    except ValueError:
-        size = 0
-    if size < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}; a whole number of 1 or more is accepted")
-    return size
 
 
 def _dtype(text: str) -> str:

@@ -15,7 +15,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import kernelbench_dist
-from kernelbench_dist.cli._verbs import PROGRAM, LacksError, Outcome, add_device, new_verb
+from kernelbench_dist.cli._verbs import (
+    PROGRAM,
+    LacksError,
+    Outcome,
+    add_device,
+    new_verb,
+    one_or_more,
+)
 from kernelbench_dist.distributed_collectives._current import current_rank
 
 if TYPE_CHECKING:
@@ -371,14 +378,8 @@ def _ranks_per_node(text: str) -> int:
         if text == "gpu" and not gpus:
             raise argparse.ArgumentTypeError("gpu: torch sees no GPU; give a number of ranks")
         return gpus if gpus and text != "cpu" else os.cpu_count() or 1
-    return _one_or_more(text, "a number of 1 or more, gpu, cpu or auto")
+    return one_or_more(text, "a number of 1 or more, gpu, cpu or auto")
 
 
 def _nodes(text: str) -> int:
-    return _one_or_more(text.split(":")[-1], "a number of 1 or more, or MIN:MAX")
-
-
-def _one_or_more(text: str, accepted: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}; {accepted} is accepted")
-    return int(text)
+    return one_or_more(text.split(":")[-1], "a number of 1 or more, or MIN:MAX")

@@ -213,6 +213,12 @@ def add_judging(verb: Any) -> None:
         add(verb)
 
 
+def one_or_more(text: str, accepted: str = "a whole number of 1 or more") -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}; {accepted} is accepted")
+    return int(text)
+
+
 def nbytes(text: str) -> int:
     """
     >>> nbytes("512M"), nbytes("1.5G"), nbytes("1048576")

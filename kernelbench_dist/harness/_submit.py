@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from kernelbench_dist import _peaks
 from kernelbench_dist.harness import _device, _timing
 from kernelbench_dist.harness._answers import LaunchesAnswer, MemoryAnswer, read
 from kernelbench_dist.harness._channel import dtype_name
@@ -261,13 +262,12 @@ def _judged_dtype(draw: Draw) -> str:
 def _speed_of_light(
     timing: BenchResult, cost: Mapping[str, Any], device: str, dtype: str
 ) -> SpeedOfLight | None:
-    peaks = _device.peaks(device, dtype)
+    peaks = _peaks.peaks(device, dtype)
     measured = timing["submission"]
     used = measured.cold or measured.warm
     if peaks is None or used is None:
         return None
-    memory_us = 1e6 * cost["bytes"] / peaks.bytes_per_s
-    compute_us = 1e6 * cost["flops"] / peaks.flops_per_s if peaks.flops_per_s else 0.0
+    memory_us, compute_us = peaks.least_us(cost["bytes"], cost["flops"])
     floor_us = max(memory_us, compute_us)
     fraction = floor_us / used.median_us
     if measured.launch_bound:

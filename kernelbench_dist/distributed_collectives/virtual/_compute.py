@@ -50,7 +50,7 @@ def _reduced(
     first = rows[0]
     if len(first) == 1:
         return [_sums.reduce_ranks([row[0] for row in rows], op, order, to_root=to_root)]
-    if apart or order == "rank" or len({t.dtype for t in first}) > 1:
+    if apart or len({t.dtype for t in first}) > 1:
         return [
             _sums.reduce_ranks(column, op, order, to_root=to_root)
             for column in zip(*rows, strict=True)
