@@ -39,6 +39,7 @@ _CHECKED_ROUNDS = 4
 # by so much that a busy host does not explain it.
 _CLOCKS_FACTOR = 1.5
 _CLOCKS_MS = 2.0
+_LOOKS = 3  # times that the rounds are played before a clock accuses
 
 
 @dataclass
@@ -98,20 +99,28 @@ def _measure(
     checked = set(rng.choice(rounds, size=min(_CHECKED_ROUNDS, rounds), replace=False).tolist())
     checked.add(rounds - 1)
     order: list[str] = []
-    for i in range(rounds):
-        fresh = _fresh(session, first, f"round {i}", len(draws))
-        for who, side in sides.items():
-            refills_us[who].append(_refill(session, side, fresh))
-        # A random order and then its reverse (A B B A), so that a steady drift cancels.
-        order = [str(w) for w in rng.permutation(list(sides))] if i % 2 == 0 else order[::-1]
-        for kind in kinds:
+    # A busy host can slow one side in all rounds of a short run. Who hides time hides it in the
+    # next rounds too, and cannot tell that they were added.
+    for look in range(1, _LOOKS + 1):
+        for i in range(rounds):
+            fresh = _fresh(session, first, f"look {look} round {i}", len(draws))
+            # A random order and then its reverse (A B B A), so that a steady drift cancels.
+            order = [str(w) for w in rng.permutation(list(sides))] if i % 2 == 0 else order[::-1]
             for who in order:
-                _sample(lanes[who, kind], sides[who], kind, "module")
-            _sample(lanes["empty", kind], sides["reference"], kind, "empty")
-        if i in checked:
-            _check_results(session, fresh, int(rng.integers(len(fresh))))
-    _check_clocks(lanes, kinds)
-    _check_refills(lanes, refills_us, kinds)
+                refills_us[who].append(_refill(session, sides[who], fresh))
+            for kind in kinds:
+                for who in order:
+                    _sample(lanes[who, kind], sides[who], kind, "module")
+                _sample(lanes["empty", kind], sides["reference"], kind, "empty")
+            if i in checked:
+                _check_results(session, fresh, int(rng.integers(len(fresh))))
+        try:
+            _check_clocks(lanes, kinds)
+            _check_refills(lanes, refills_us, kinds)
+            break
+        except JudgedError:
+            if look == _LOOKS:
+                raise
     for side in sides.values():
         side.ask("unpool", step="timing")
 
@@ -124,7 +133,7 @@ def _measure(
         environment=_environment(torch.device(session.options.device), started_at),
         method=method,
         reason=reason,
-        rounds=rounds,
+        rounds=rounds * look,
         seed=seed % 2**32,
         baseline="reference",
     )
