@@ -4,6 +4,9 @@ A problem is a Python file that defines ``Model`` (an nn.Module: the reference),
 (the list of its inputs, drawn anew at each call) and ``get_init_inputs()`` (the list of Model's own
 arguments). `load` also runs files written for the original system as they are: these import
 ``kernelbench.distributed_collectives`` and use a global ``popcorn_pri``.
+
+Most of the suite's problems are there in two forms: on stacked virtual ranks, ``level1/23``, and as
+a torch.distributed program, ``level1/23@4`` on 4 ranks.
 """
 
 from __future__ import annotations
@@ -25,11 +28,16 @@ import torch
 
 import kernelbench_dist.distributed_collectives as _collectives
 from kernelbench_dist.distributed_collectives import jitter as _jitter
+from kernelbench_dist.problems import _program
 
 __all__ = ["Problem", "ProblemError", "find", "list_problems", "load"]
 
 _ROOT = Path(__file__).resolve().parent
-_FORMS = "a path, or a name such as 'level2/47', '47' or '47_virtual_all_gather_concat_linear'"
+_FORMS = (
+    "a path, or a name such as 'level2/47', '47' or '47_virtual_all_gather_concat_linear', with "
+    "'@4' after it for the form of a torch.distributed program on 4 ranks"
+)
+_MOST_RANKS = 64
 _load_count = itertools.count()  # next() is atomic, so that threads never share a module's name
 
 
@@ -52,6 +60,21 @@ class Problem:
     notes: list[str] = field(repr=False)
     module: types.ModuleType = field(repr=False)
 
+    @property
+    def world_size(self) -> int:
+        """How many ranks run it, as a torch.distributed program; 1 where it is none."""
+        return int(getattr(self.module, "WORLD_SIZE", 1))
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """The sizes that may be set in the module: its integers in capitals."""
+        fixed = ("WORLD_SIZE", "R") if ranks_in(self.name) else ("WORLD_SIZE",)
+        return {
+            name: value
+            for name, value in vars(self.module).items()
+            if name.isupper() and type(value) is int and name not in fixed
+        }
+
 
 def list_problems() -> list[str]:
     """The names of the suite's problems, by level and number; `load` takes each of them.
@@ -67,7 +90,9 @@ def load(path_or_name: str | os.PathLike[str]) -> Problem:
     """Run a problem file and return what it defines.
 
     A name is looked up in the suite: ``level2/47``, ``47``, ``47_virtual_all_gather_concat_linear``
-    or the two joined, with or without ``.py``. A string that names an existing file is a path.
+    or the two joined, with or without ``.py``. A string that names an existing file is a path. With
+    ``@4`` after a name or a path, what is loaded is the problem's form as a torch.distributed
+    program on 4 ranks: ``Model`` is the file's RankModel, and ``get_inputs`` gives one rank's part.
 
     While the file runs, and in the functions that it defines whenever they are called,
     ``import kernelbench.distributed_collectives`` gives this package's module of that name, unless
@@ -80,8 +105,9 @@ def load(path_or_name: str | os.PathLike[str]) -> Problem:
     pickle, dataclasses and inspect find it.
 
     Raises:
-        ProblemError: an unknown name (with close matches), a number found in several levels, or a
-            file that lacks Model, get_inputs or get_init_inputs.
+        ProblemError: an unknown name (with close matches), a number found in several levels, a
+            file that lacks Model, get_inputs or get_init_inputs, or ``@4`` where there is no such
+            form.
         FileNotFoundError: a path where there is no file.
         Exception: whatever the file raises; its traceback shows the file's own path and lines.
 
@@ -104,6 +130,11 @@ def load(path_or_name: str | os.PathLike[str]) -> Problem:
     try:
         exec(code, module.__dict__)
         parts = _parts(path, vars(module))
+        if world_size := ranks_in(name):
+            if fault := _program.fault(vars(module)):
+                raise ProblemError(f"{name}: {path} has no form for ranks: {fault}")
+            _program.make_program(module, world_size)
+            parts = _parts(path, vars(module))
     except BaseException:
         sys.modules.pop(module.__name__, None)
         raise
@@ -138,6 +169,14 @@ def find(path_or_name: str | os.PathLike[str]) -> tuple[str, Path]:
     if not isinstance(path_or_name, (str, os.PathLike)):
         raise TypeError(f"expected {_FORMS}; got {path_or_name!r}")
     path = Path(path_or_name)
+    text = os.fspath(path_or_name)
+    if not path.is_file() and (at := re.fullmatch(r"(.+)@(\w*)", text, re.DOTALL)):
+        if not at[2].isdecimal() or not 1 <= int(at[2]) <= _MOST_RANKS:
+            raise ProblemError(
+                f"{text!r} asks for {at[2]!r} ranks; 1 to {_MOST_RANKS} is accepted after the '@'"
+            )
+        name, path = find(at[1])
+        return f"{name}@{int(at[2])}", path
     if not isinstance(path_or_name, str) or path.is_file():
         if not path.is_file():
             raise FileNotFoundError(f"no problem file at {path}")
@@ -161,6 +200,15 @@ def find(path_or_name: str | os.PathLike[str]) -> tuple[str, Path]:
     names = list(dict.fromkeys(spellings[spelling] for spelling in close))[:3]
     hint = f"did you mean {' or '.join(names)}?" if names else "list_problems() names them all"
     raise ProblemError(f"no problem {path_or_name!r}: expected {_FORMS}; {hint}")
+
+
+def ranks_in(name: str) -> int:
+    """The number of ranks after a name's "@"; 0 where the problem is not in that form.
+
+    >>> ranks_in("level1/23_virtual_all_reduce_mean@4"), ranks_in("level1/23")
+    (4, 0)
+    """
+    return int(name.rpartition("@")[2]) if re.search(r"@\d+$", name) else 0
 
 
 def _spellings(name: str) -> tuple[str, str, str, str]:

@@ -54,14 +54,10 @@ class Reference(Served):
 
     def load(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
         self.join(message)
-        self.problem = problems.load(message["path"])
+        self.problem = problems.load(message["problem"])
         names = vars(self.problem.module)
         self.helper = names["popcorn_pri"]
-        self.constants = {
-            name: value
-            for name, value in names.items()
-            if name.isupper() and type(value) is int and name != "WORLD_SIZE"
-        }
+        self.constants = self.problem.constants
         return {
             "name": self.problem.name,
             "path": str(self.problem.path),
@@ -72,7 +68,7 @@ class Reference(Served):
             "right_trivial_answers": sorted(names.get("RIGHT_TRIVIAL_ANSWERS", ())),
             "backward": bool(names.get("BACKWARD", False)),
             "deterministic": bool(names.get("DETERMINISTIC", False)),
-            "world_size": int(names.get("WORLD_SIZE", 1)),
+            "world_size": self.problem.world_size,
             "notes": self.problem.notes,
         }, []
 

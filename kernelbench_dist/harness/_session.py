@@ -391,7 +391,9 @@ class Session:
         return self._stack.enter_context(side)
 
     def _load(self, side: Side) -> dict[str, Any]:
-        return {"path": str(self.path), "rendezvous": side.rendezvous}
+        ranks = problems.ranks_in(self.name)
+        problem = f"{self.path}@{ranks}" if ranks else str(self.path)
+        return {"problem": problem, "rendezvous": side.rendezvous}
 
     def _build(self, message: dict[str, Any]) -> dict[str, Any]:
         """Build what a worker of the submission asks for; every rank asks for the same."""

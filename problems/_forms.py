@@ -1,0 +1,110 @@
+"""Whether the two forms of a problem agree: stacked virtual ranks, and a program of one rank."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils import _pytree as pytree
+
+from kernelbench_dist import problems
+from kernelbench_dist.distributed_collectives import run_spmd
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem at one size, with one draw of its inputs and parameters."""
+
+    problem: str
+    world_size: int
+    sizes: Mapping[str, int]
+    seed: int
+
+
+def disagreements(cases: Sequence[Case], backend: str) -> list[str | None]:
+    """For each case (all of one world size), where the forms differ in float64; None: nowhere."""
+    states, wanted = [], []
+    for case in cases:
+        problem = problems.load(case.problem)
+        sizes = {**case.sizes, "R": case.world_size}
+        for name, value in sizes.items():
+            setattr(problem.module, name, value)
+        model = _module(problem, case.seed)
+        draw = functools.partial(problem.get_inputs, jitter=False)
+        inputs = draw(generator=torch.Generator().manual_seed(case.seed))
+        with torch.no_grad():
+            wanted.append(_leaves(model(*map(_wide, inputs))))
+        states.append(model.state_dict())
+    per_rank = run_spmd(
+        _run_all, cases[0].world_size, (list(cases), states), backend=backend, device="cpu"
+    )
+    return [
+        _difference(_words(case, wanted[i]), wanted[i], [outputs[i] for outputs in per_rank])
+        for i, case in enumerate(cases)
+    ]
+
+
+def _run_all(cases: Sequence[Case], states: Sequence[Any]) -> list[list[torch.Tensor]]:
+    """On one rank: the outputs of every case's program."""
+    results = []
+    for case, state in zip(cases, states, strict=True):
+        problem = problems.load(f"{case.problem}@{case.world_size}")
+        for name, value in case.sizes.items():
+            if name in problem.constants:
+                setattr(problem.module, name, value)
+        model = _module(problem, case.seed)
+        model.load_state_dict(state)
+        inputs = problem.get_inputs(
+            sizes_generator=torch.Generator().manual_seed(case.seed),
+            jitter=False,
+            rank=dist.get_rank(),
+        )
+        with torch.no_grad():
+            results.append(_leaves(model(*map(_wide, inputs))))
+    return results
+
+
+def _module(problem: problems.Problem, seed: int) -> torch.nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return problem.Model(*problem.get_init_inputs()).to(torch.float64)
+
+
+def _wide(value: Any) -> Any:
+    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.to(torch.float64) if is_float else value
+
+
+def _leaves(value: Any) -> list[torch.Tensor]:
+    return [leaf.detach().cpu() for leaf in pytree.tree_leaves(value)]
+
+
+def _words(case: Case, outputs: Sequence[torch.Tensor]) -> list[str]:
+    said = problems.load(case.problem).module.OUTPUT
+    return list(said) if isinstance(said, tuple) else [said] * len(outputs)
+
+
+def _difference(
+    words: Sequence[str], wanted: Sequence[torch.Tensor], ranks: Sequence[Sequence[torch.Tensor]]
+) -> str | None:
+    if len(words) != len(wanted):
+        return f"OUTPUT has {len(words)} words and Model gives {len(wanted)} outputs"
+    for rank, got in enumerate(ranks):
+        if len(got) != len(wanted):
+            return f"rank {rank} gives {len(got)} outputs, and Model {len(wanted)}"
+        for i, (word, whole, mine) in enumerate(zip(words, wanted, got, strict=True)):
+            expected = whole[rank] if word == "stacked" else whole
+            at = f"rank {rank}, output {i} ({word})"
+            if mine.shape != expected.shape or mine.dtype != expected.dtype:
+                return (
+                    f"{at} is {tuple(mine.shape)} {mine.dtype}; Model's is "
+                    f"{tuple(expected.shape)} {expected.dtype}"
+                )
+            if not torch.allclose(mine, expected, rtol=1e-10, atol=1e-10, equal_nan=True):
+                worst = (mine.double() - expected.double()).abs().max().item()
+                return f"{at} differs from Model's by up to {worst:.3g}"
+    return None

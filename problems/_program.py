@@ -1,0 +1,84 @@
+"""A problem's second form: its module made to offer the program of one rank.
+
+A file that has both forms defines, beside Model, whose inputs are stacked (dim 0 is the rank):
+
+    RankModel   the same formula as a torch.distributed program: forward takes this rank's slices,
+                returns this rank's output. Parameters are Model's, by name, whole on every rank.
+    SHARED      names of forward's arguments that every rank has whole (default: none).
+    OUTPUT      "stacked" (rank r's output is Model's output[r]) or "same" (each rank has it whole);
+                where there are several outputs, one word for each, or one for all.
+    R           the number of ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+OUTPUTS = ("stacked", "same")
+
+
+def fault(names: dict[str, Any]) -> str | None:
+    """What is missing or wrong of the second form; None where it is whole."""
+    model = names.get("RankModel")
+    if model is None:
+        return "it defines no RankModel"
+    if not (isinstance(model, type) and issubclass(model, torch.nn.Module)):
+        return f"RankModel must be a subclass of torch.nn.Module, not {model!r}"
+    if type(names.get("R")) is not int:
+        return f"R, the number of ranks, must be an int, not {names.get('R')!r}"
+    unknown = [name for name in names.get("SHARED", ()) if name not in arguments(names["Model"])]
+    if unknown:
+        return f"SHARED names {', '.join(map(repr, unknown))}, which Model.forward does not take"
+    said = names.get("OUTPUT")
+    words = said if isinstance(said, tuple) else (said,)
+    if not words or any(word not in OUTPUTS for word in words):
+        return f"OUTPUT is {said!r}; 'stacked', 'same' or a tuple of them is accepted"
+    return None
+
+
+def arguments(model: type[torch.nn.Module]) -> list[str]:
+    """The names of forward's arguments."""
+    return list(inspect.signature(model.forward).parameters)[1:]
+
+
+def make_program(module: types.ModuleType, world_size: int) -> None:
+    """Let the module offer its second form, on so many ranks, under the names of the first."""
+    names = vars(module)
+    shares = [name in names.get("SHARED", ()) for name in arguments(module.Model)]
+    module.get_inputs = _slices(module.get_inputs, shares)
+    module.Model = module.RankModel
+    module.R = module.WORLD_SIZE = world_size
+    module.VARIES = tuple(name for name in names.get("VARIES", ()) if name != "R")
+    module.SIZES = {
+        name: {k: v for k, v in at.items() if k != "R"}
+        for name, at in names.get("SIZES", {}).items()
+    }
+    names.pop("get_cost", None)  # that of the stacked inputs
+
+
+def _slices(draw: Callable[..., list[Any]], shares: list[bool]) -> Callable[..., list[Any]]:
+    """get_inputs of one rank: its slices of what all ranks draw alike."""
+    takes = inspect.signature(draw).parameters
+
+    @functools.wraps(draw)
+    def get_inputs(sizes_generator: torch.Generator, jitter: bool = True, rank: int = 0) -> Any:
+        options = {"generator": sizes_generator, "jitter": jitter}
+        inputs = draw(**{k: v for k, v in options.items() if k in takes})
+        return rank_inputs(inputs, shares, rank)
+
+    del get_inputs.__wrapped__  # its signature is its own
+    return get_inputs
+
+
+def rank_inputs(inputs: list[Any], shares: list[bool], rank: int) -> list[Any]:
+    """A rank's own part of stacked inputs."""
+    return [
+        value if shared or not isinstance(value, torch.Tensor) else value[rank].clone()
+        for value, shared in zip(inputs, shares, strict=True)
+    ]
