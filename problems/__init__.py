@@ -182,7 +182,8 @@ def find(path_or_name: str | os.PathLike[str]) -> tuple[str, Path]:
             raise FileNotFoundError(f"no problem file at {path}")
         path = path.resolve()
         inside = path.is_relative_to(_ROOT)
-        return (path.relative_to(_ROOT).with_suffix("").as_posix() if inside else path.stem), path
+        name = path.relative_to(_ROOT).with_suffix("").as_posix() if inside else path.stem
+        return (path.name if ranks_in(name) else name), path
 
     wanted = path_or_name.removesuffix(".py")
     every = list_problems()
@@ -209,6 +210,12 @@ def ranks_in(name: str) -> int:
     (4, 0)
     """
     return int(name.rpartition("@")[2]) if re.search(r"@\d+$", name) else 0
+
+
+def address(name: str, path: Path) -> str:
+    """What loads the same problem, in the same form, where its name is not known."""
+    ranks = ranks_in(name)
+    return f"{path}@{ranks}" if ranks else str(path)
 
 
 def _spellings(name: str) -> tuple[str, str, str, str]:

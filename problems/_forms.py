@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from kernelbench_dist import problems
 from kernelbench_dist.distributed_collectives import run_spmd
+from kernelbench_dist.problems import Problem
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def _run_all(cases: Sequence[Case], states: Sequence[Any]) -> list[list[torch.Te
     return results
 
 
-def _module(problem: problems.Problem, seed: int) -> torch.nn.Module:
+def _module(problem: Problem, seed: int) -> torch.nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return problem.Model(*problem.get_init_inputs()).to(torch.float64)

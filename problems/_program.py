@@ -50,16 +50,19 @@ def arguments(model: type[torch.nn.Module]) -> list[str]:
 def make_program(module: types.ModuleType, world_size: int) -> None:
     """Let the module offer its second form, on so many ranks, under the names of the first."""
     names = vars(module)
-    shares = [name in names.get("SHARED", ()) for name in arguments(module.Model)]
-    module.get_inputs = _slices(module.get_inputs, shares)
-    module.Model = module.RankModel
-    module.R = module.WORLD_SIZE = world_size
-    module.VARIES = tuple(name for name in names.get("VARIES", ()) if name != "R")
-    module.SIZES = {
-        name: {k: v for k, v in at.items() if k != "R"}
-        for name, at in names.get("SIZES", {}).items()
-    }
+    shares = [name in names.get("SHARED", ()) for name in arguments(names["Model"])]
     names.pop("get_cost", None)  # that of the stacked inputs
+    names.update(
+        Model=names["RankModel"],
+        get_inputs=_slices(names["get_inputs"], shares),
+        R=world_size,
+        WORLD_SIZE=world_size,
+        VARIES=tuple(name for name in names.get("VARIES", ()) if name != "R"),
+        SIZES={
+            name: {k: v for k, v in at.items() if k != "R"}
+            for name, at in names.get("SIZES", {}).items()
+        },
+    )
 
 
 def _slices(draw: Callable[..., list[Any]], shares: list[bool]) -> Callable[..., list[Any]]:

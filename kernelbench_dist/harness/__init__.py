@@ -6,6 +6,7 @@
 - `submit_kernel`: all of these, then time, memory and launches, in one verdict.
 - `fuzz`: the smallest sizes, values and layout at which it is wrong; `replay`: such a case again.
 - `check_problem`: whether a problem can judge at all.
+- `audit_problems`: whether problems keep all that files of the suite promise.
 """
 
 from kernelbench_dist.harness._fuzz import fuzz
@@ -21,9 +22,11 @@ from kernelbench_dist.harness._results import (
 )
 from kernelbench_dist.harness._static import static_check
 from kernelbench_dist.harness._submit import submit_kernel
+from kernelbench_dist.harness._suite_audit import Audit, audit_problems
 from kernelbench_dist.harness._verdicts import Verdict
 
 __all__ = [
+    "Audit",
     "CompileResult",
     "CorrectnessResult",
     "FuzzResult",
@@ -32,6 +35,7 @@ __all__ = [
     "StaticResult",
     "SubmitResult",
     "Verdict",
+    "audit_problems",
     "check_problem",
     "compile_kernel",
     "fuzz",

@@ -6,6 +6,7 @@ import inspect
 import re
 from pathlib import Path
 
+from kernelbench_dist import problems
 from kernelbench_dist.harness import _draws, _memory, _reference
 from kernelbench_dist.harness._fuzz_cases import FuzzCase
 from kernelbench_dist.harness._problem import derived
@@ -144,7 +145,9 @@ def snippet(title: str, case: FuzzCase, session: Session, submission: Path) -> s
     seed_numpy = "\n    numpy.random.seed(seed % 2**32)" if uses_numpy else ""
     # Files of the original system run with names that the package's loader gives them.
     is_original = _ORIGINAL.search(text) is not None
-    load = "problems.load(PROBLEM).module" if is_original else "load(PROBLEM)"
+    # And so does what a file offers in its form for ranks.
+    by_loader = is_original or problems.ranks_in(session.name)
+    load = "problems.load(PROBLEM).module" if by_loader else "load(PROBLEM)"
     guards = f"{_memory.LEAST_GUARD_BYTES}, {_memory.MOST_GUARD_BYTES}"
     alike = is_original and ranks > 1
     launch = f"\n# Its {ranks} ranks: torchrun --nproc-per-node {ranks} FILE" if ranks > 1 else ""
@@ -156,9 +159,9 @@ def snippet(title: str, case: FuzzCase, session: Session, submission: Path) -> s
         _HEAD.format(
             title=re.sub(r"[^\x20-\x7e]", "?", title),
             launch=launch,
-            loader="\n\nfrom kernelbench_dist import problems" if is_original else "",
+            loader="\n\nfrom kernelbench_dist import problems" if by_loader else "",
             numpy="\nimport numpy" if uses_numpy else "",
-            problem=str(session.info.path),
+            problem=session.address,
             submission=str(submission),
             sizes=case.sizes,
             seed=case.seed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -73,7 +74,7 @@ def keep(
         id=name,
         found_at=result.started_at,
         problem=session.info.name,
-        problem_path=str(session.info.path),
+        problem_path=session.address,
         problem_sha256=session.info.sha256,
         source_name=submission.name,
         source=submission.text,
@@ -204,7 +205,8 @@ def _find(file_or_id: str | os.PathLike[str], store: str | os.PathLike[str] | No
 
 
 def _problem(failure: Failure) -> str:
-    if Path(failure.problem_path).is_file():
+    with contextlib.suppress(problems.ProblemError, FileNotFoundError):
+        problems.find(failure.problem_path)
         return failure.problem_path
     try:
         # A problem of the suite, where the package lies elsewhere now.

@@ -195,7 +195,7 @@ class Found:
         options = session.options
         # Text that came without a file comes through a pipe again. A stem names no other file.
         source = "-" if submission.name == "<source>" else submission.name
-        problem = session.name if "/" in session.name else str(session.path)
+        problem = session.name if "/" in session.name else session.address
         words = ["kernelbench-dist", "run-correctness", source, problem]
         words += ["--seed", str(trial.seed), "--trials", "1", "--device", options.device]
         if trial.sizes:

@@ -47,17 +47,26 @@ def describe(problem: str | os.PathLike[str]) -> Description:
     doc = ast.get_docstring(tree) or ""
     said = dict(_constants(tree))
     sizes = said.get("SIZES")
-    named = sizes.items() if isinstance(sizes, dict) else ()
+    pairs = sizes.items() if isinstance(sizes, dict) else ()
+    named = {str(key): values for key, values in pairs if isinstance(values, dict)}
     counts = {key: value for key, value in said.items() if key.isupper() and type(value) is int}
     world_size = counts.pop("WORLD_SIZE", 1)
+    varies = _names(said.get("VARIES"))
+    if ranks := problems.ranks_in(name):  # the file's other form, where R is given
+        if not any(isinstance(n, ast.ClassDef) and n.name == "RankModel" for n in tree.body):
+            raise problems.ProblemError(f"{name}: {path} defines no RankModel")
+        world_size = ranks
+        counts.pop("R", None)
+        varies = tuple(v for v in varies if v != "R")
+        named = {key: {k: v for k, v in at.items() if k != "R"} for key, at in named.items()}
     return Description(
         name=name,
         path=str(path),
         summary=next(iter(doc.splitlines()), ""),
         doc=doc,
         constants=counts,
-        sizes={str(key): values for key, values in named if isinstance(values, dict)},
-        varies=_names(said.get("VARIES")),
+        sizes=named,
+        varies=varies,
         right_trivial_answers=_names(said.get("RIGHT_TRIVIAL_ANSWERS")),
         backward=bool(said.get("BACKWARD", False)),
         deterministic=bool(said.get("DETERMINISTIC", False)),
@@ -94,9 +103,16 @@ def sizes_in_words(d: Description) -> Iterator[str]:
 
 def _parts(d: Description, tree: ast.Module) -> Iterator[str]:
     yield f"# Task: {d.name}"
-    yield textwrap.dedent("""\
+    model = "RankModel" if problems.ranks_in(d.name) else "Model"
+    yield textwrap.dedent(f"""\
         Write one Python file that defines `class ModelNew(torch.nn.Module)`: it computes what
-        `Model` in the reference below computes, in less time. Give the whole file.""")
+        `{model}` in the reference below computes, in less time. Give the whole file.""")
+    if model == "RankModel":
+        yield (
+            "`Model` there has the same formula on the inputs of all ranks, stacked on dim 0: rank "
+            "r's forward takes slice r\nof each input (whole where SHARED names it), and returns "
+            'slice r of the output (whole where OUTPUT is "same").'
+        )
     if d.world_size > 1:
         yield (
             f"It is a torch.distributed program of {d.world_size} ranks, in an initialised group: "
@@ -106,8 +122,8 @@ def _parts(d: Description, tree: ast.Module) -> Iterator[str]:
         )
     yield f"## The reference\n\n```python\n{d.source.strip()}\n```"
     yield "## Sizes\n\n" + "\n".join(sizes_in_words(d))
-    yield "## The interface\n\n" + _INTERFACE
-    yield f"A file to start from:\n\n```python\n{_skeleton(tree)}\n```"
+    yield "## The interface\n\n" + _INTERFACE.format(model=model)
+    yield f"A file to start from:\n\n```python\n{_skeleton(tree, model)}\n```"
     yield "## Kinds\n\n" + _KINDS
     yield "## How it is judged\n\n" + "\n".join(_judged(d))
     yield "## What the static check rejects, and what to do instead\n\n" + "\n".join(
@@ -116,10 +132,10 @@ def _parts(d: Description, tree: ast.Module) -> Iterator[str]:
 
 
 _INTERFACE = """\
-- `ModelNew(*get_init_inputs())` is called, with the arguments of `Model`.
-- Its parameters and buffers have the names and shapes that they have in `Model`: values are copied
-  from there by name.
-- `forward` takes what `Model.forward` takes and returns what that returns: plain tensors of the
+- `ModelNew(*get_init_inputs())` is called, with the arguments of `{model}`.
+- Its parameters and buffers have the names and shapes that they have in `{model}`: values are
+  copied from there by name.
+- `forward` takes what `{model}.forward` takes and returns what that returns: plain tensors of the
   same number, shapes, dtypes and device.
 - Sizes are read from the arguments. Inputs must not be changed.
 - Only the file itself is there: no other files, no network, no other processes."""
@@ -157,21 +173,33 @@ def _judged(d: Description) -> Iterator[str]:
     yield '- "faster" and "slower" need a 99 % interval on the ratio beyond 2 %; else it is "same".'
 
 
-def _skeleton(tree: ast.Module) -> str:
-    """Model under the name of ModelNew, with forward left to be written."""
+def _skeleton(tree: ast.Module, name: str) -> str:
+    """The reference's class as ModelNew, with forward left to be written."""
     lines = [ast.unparse(node) for node in tree.body if _is_wanted_import(node)]
-    model = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    model = classes.get(name)
     if model is None:
         return "\n".join([*lines, "", "", "class ModelNew(torch.nn.Module):", "    ..."])
     todo = ast.parse('raise NotImplementedError("compute it here")').body
     body: list[ast.stmt] = []
-    for node in model.body:
+    bases = [classes.get(ast.unparse(base)) for base in model.bases]  # RankModel may be a Model
+    own = {node.name for node in model.body if isinstance(node, ast.FunctionDef)}
+    inherited = [
+        node
+        for base in bases
+        if base is not None
+        for node in base.body
+        if isinstance(node, ast.FunctionDef) and node.name not in own
+    ]
+    for node in [*inherited, *model.body]:
         if isinstance(node, ast.FunctionDef):
             changed = todo if node.name == "forward" else _without_docstring(node.body)
             body.append(ast.FunctionDef(**{**_fields(node), "body": changed}))
         elif not _is_docstring(node):
             body.append(node)
     new = ast.ClassDef(**{**_fields(model), "name": "ModelNew", "body": body or todo})
+    if inherited:
+        new.bases = [ast.parse("nn.Module", mode="eval").body]
     return "\n".join([*lines, "", "", ast.unparse(ast.fix_missing_locations(new))])
 
 

@@ -50,6 +50,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.name, self.path = problems.find(self.problem)
+        self.address = problems.address(self.name, self.path)
         self._stack = contextlib.ExitStack()
         self._next_id = 0
         self.info: ProblemInfo
@@ -391,9 +392,7 @@ class Session:
         return self._stack.enter_context(side)
 
     def _load(self, side: Side) -> dict[str, Any]:
-        ranks = problems.ranks_in(self.name)
-        problem = f"{self.path}@{ranks}" if ranks else str(self.path)
-        return {"problem": problem, "rendezvous": side.rendezvous}
+        return {"problem": self.address, "rendezvous": side.rendezvous}
 
     def _build(self, message: dict[str, Any]) -> dict[str, Any]:
         """Build what a worker of the submission asks for; every rank asks for the same."""

@@ -198,7 +198,7 @@ def _check_remote(given: Mapping[str, Any], served_problem: str | None) -> None:
         name, path = problems.find(problem)
     except FileNotFoundError:
         name, path = "", Path()
-    if not name or name not in problems.list_problems() or path != problems.find(name)[1]:
+    if name.partition("@")[0] not in problems.list_problems() or path != problems.find(name)[1]:
         raise ValueError(
             f"problem is {_shown(problem)}; a name from list_problems is accepted, and no path"
         )

@@ -91,7 +91,7 @@ def _problem(job: Job) -> Iterator[str | Path]:
             yield job.problem
             return
     with _file(job.problem_path, job.problem_source) as path:
-        yield path
+        yield problems.address(job.problem, path)
 
 
 def _renamed(data: dict[str, Any], job: Job, source: str) -> dict[str, Any]:

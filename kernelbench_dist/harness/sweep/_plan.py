@@ -107,21 +107,21 @@ def make_plan(
 
 def find_problems(problems: PathOrPaths) -> list[ProblemFile]:
     """The problems of a folder (every file that binds Model), or those named one by one."""
-    found: dict[Path, str] = {}
+    found: dict[str, tuple[str, Path]] = {}  # by the address: each once, in each of its forms
     for item in _items(problems):
         if Path(item).is_dir():
             for path in _python_files(Path(item)):
                 if _may_be_problem(path):
                     name, real = suite.find(path)
                     inside = path.relative_to(item).with_suffix("").as_posix()
-                    found[real] = name if "/" in name else inside
+                    found[str(real)] = (name if "/" in name else inside), real
         else:
             name, real = suite.find(item)
-            found[real] = name
+            found[suite.address(name, real)] = name, real
     if not found:
         raise ValueError(f"problems {problems!r} holds no problem: a file that defines Model")
     taken: dict[str, Path] = {}
-    for path, name in found.items():
+    for name, path in found.values():
         if name in taken:
             raise ValueError(f"two problems are named {name!r}: {taken[name]} and {path}")
         taken[name] = path
