@@ -28,9 +28,9 @@ import torch
 
 import kernelbench_dist.distributed_collectives as _collectives
 from kernelbench_dist.distributed_collectives import jitter as _jitter
-from kernelbench_dist.problems import _program
+from kernelbench_dist.problems import _program, _tags
 
-__all__ = ["Problem", "ProblemError", "find", "list_problems", "load"]
+__all__ = ["Problem", "ProblemError", "find", "list_problems", "load", "tags"]
 
 _ROOT = Path(__file__).resolve().parent
 _FORMS = (
@@ -76,14 +76,30 @@ class Problem:
         }
 
 
-def list_problems() -> list[str]:
+def list_problems(tag: str | None = None) -> list[str]:
     """The names of the suite's problems, by level and number; `load` takes each of them.
+
+    tag: only those that have this one among their `tags`.
 
     >>> "level2/47_virtual_all_gather_concat_linear" in list_problems()
     True
     """
     paths = _ROOT.glob("level*/[0-9]*_*.py")
-    return sorted((f"{path.parent.name}/{path.stem}" for path in paths), key=_sort_key)
+    names = sorted((f"{path.parent.name}/{path.stem}" for path in paths), key=_sort_key)
+    if tag is None:
+        return names
+    if tag not in _tags.COLLECTIVES:
+        raise ValueError(f"tag is {tag!r}; one of {', '.join(_tags.COLLECTIVES)} is accepted")
+    return [name for name in names if tag in tags(name)]
+
+
+def tags(path_or_name: str | os.PathLike[str]) -> tuple[str, ...]:
+    """The collectives that a problem's RankModel calls. The file is read, and not run.
+
+    >>> tags("level1/23_virtual_all_reduce_mean")
+    ('all_reduce',)
+    """
+    return _tags.tags_of(find(path_or_name)[1].read_text(encoding="utf-8"))
 
 
 def load(path_or_name: str | os.PathLike[str]) -> Problem:

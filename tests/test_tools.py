@@ -79,7 +79,7 @@ SOURCE = gather_linear()
         ("prompt", {"problem": None}, "problem is None; a string is accepted"),
         ("prompt", {"problem": "nosuch"}, "no problem 'nosuch'"),
         ("prompt", {"problem": "47", "x": 1}, "no argument 'x'; its arguments are: problem"),
-        ("list_problems", {"x": 1}, "its arguments are: none"),
+        ("list_problems", {"x": 1}, "its arguments are: tag"),
         ("run_correctness", {"trials": "5"}, "trials is '5'; an integer is accepted"),
         ("run_correctness", {"trials": True}, "trials is True; an integer is accepted"),
         ("run_correctness", {"trials": 0}, "trials is 0; 1 to 10000 is accepted"),

@@ -13,6 +13,7 @@ from kernelbench_dist.cli._verbs import Outcome, add_json, add_problem, new_verb
 def add_to(verbs: Any) -> None:
     """Add the verbs."""
     verb = new_verb(verbs, "list", "the suite's problems, one on a line", "", _list)
+    verb.add_argument("--tag", metavar="NAME", help="those alone that call it, as all_reduce")
     add_json(verb)
     verb = new_verb(
         verbs, "show", "what a problem's file says of it: formula, shapes, sizes", "47", _show
@@ -34,10 +35,12 @@ def add_to(verbs: Any) -> None:
 def _list(arguments: argparse.Namespace) -> Outcome:
     from kernelbench_dist.harness._prompt import describe
 
-    found = [(name, describe(name).summary) for name in problems.list_problems()]
+    found = [(name, describe(name).summary) for name in problems.list_problems(arguments.tag)]
     width = max((len(name) for name, _ in found), default=0)
     text = "\n".join(f"{name:<{width}}  {summary}".rstrip() for name, summary in found)
-    return of_value([{"name": n, "summary": s} for n, s in found], text, arguments)
+    return of_value(
+        [{"name": n, "summary": s, "tags": problems.tags(n)} for n, s in found], text, arguments
+    )
 
 
 def _show(arguments: argparse.Namespace) -> Outcome:

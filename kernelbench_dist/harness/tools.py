@@ -61,6 +61,7 @@ _TYPES: dict[str, Any] = {"source": str, "problem": str, "dtype": _DTYPE}
 _DESCRIPTIONS = {
     "source": "the text of the whole Python file that defines ModelNew",
     "problem": "a problem's name, such as 'level2/47' or '47'; list_problems names them all",
+    "tag": "only the problems that call this collective, such as 'all_gather' or 'send_recv'",
 }
 
 
