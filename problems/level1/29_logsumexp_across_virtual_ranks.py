@@ -68,7 +68,6 @@ def get_init_inputs() -> list[int]:
 def get_cost(x: torch.Tensor) -> tuple[int, int]:
     """Bytes that must move (x and y, once each) and FLOPs.
 
-    For each number of x one comparison, difference, exponential and sum; the last two of the
-    comparisons and sums make room for the logarithm and what is added to it.
+    For each number of x: a comparison, a difference, an exponential and a sum.
     """
     return (x.numel() + x[0].numel()) * x.element_size(), 4 * x.numel()

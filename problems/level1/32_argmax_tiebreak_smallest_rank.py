@@ -42,8 +42,7 @@ class Model(nn.Module):
     """x (R, B, C) -> y (B, C, 2)."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        top = x.amax(0)
-        first = (x == top).to(torch.uint8).argmax(0)  # argmax gives the first of equal ones
+        top, first = x.max(dim=0)  # the first of equal ones
         return torch.stack([top, first.to(x.dtype)], dim=-1)
 
 
@@ -59,9 +58,9 @@ class RankModel(nn.Module):
 
 
 def get_inputs(generator: torch.Generator | None = None, jitter: bool = True) -> list[torch.Tensor]:
-    """[x], of whose numbers one in five is 0 and the rest are below: where ranks tie, they have 0.
+    """[x]: one number in five is 0, the rest lie in [-1, 0). Ties are nearly all between zeros.
 
-    Zeros stay tied when numbers are rounded or multiplied, so that the smallest rank is right still.
+    Zeros stay tied when inputs are rounded or scaled, so that the bound on the rank stays tight.
     """
     n = draws.sizes(globals(), generator, jitter)
     return [draws.uniform(-1.0, 0.25, n.R, n.B, n.C, generator=generator).clamp(max=0.0)]

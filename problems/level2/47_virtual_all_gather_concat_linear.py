@@ -19,9 +19,10 @@ Source:
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from kernelbench_dist.distributed_collectives import default_device, jitter_int
+from kernelbench_dist.problems import draws
 
 R = 4  # ranks
 B = 12  # rows, the nominal number
@@ -35,6 +36,7 @@ SIZES = {
     "awkward": {"R": 3, "B": 127, "H": 61, "K": 211},
 }
 VARIES = ("B",)
+OUTPUT = "same"
 
 
 class Model(nn.Module):
@@ -54,14 +56,22 @@ class Model(nn.Module):
         return self.proj(torch.cat(x.unbind(0), dim=-1))
 
 
-def get_inputs(generator: torch.Generator | None = None, jitter: bool = True) -> list[torch.Tensor]:
-    """[x], standard normal. The nominal size: get_inputs(torch.Generator().manual_seed(9), False).
+class RankModel(Model):
+    """x (B, features) -> y (B, outputs)."""
 
-    Values are drawn on the CPU and then moved, so that a seed gives the same numbers everywhere.
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gathered = x.new_empty(self.ranks * x.shape[0], x.shape[1])
+        dist.all_gather_into_tensor(gathered, x.contiguous())
+        return super().forward(gathered.view(self.ranks, *x.shape))
+
+
+def get_inputs(generator: torch.Generator | None = None, jitter: bool = True) -> list[torch.Tensor]:
+    """[x], standard normal.
+
+    The nominal size: get_inputs(torch.Generator().manual_seed(9), False).
     """
-    rows = jitter_int(B, generator=generator) if jitter else B
-    x = torch.randn(R, rows, H, generator=generator, device="cpu")
-    return [x.to(default_device())]
+    n = draws.sizes(globals(), generator, jitter)
+    return [draws.normal(n.R, n.B, n.H, generator=generator)]
 
 
 def get_init_inputs() -> list[int]:

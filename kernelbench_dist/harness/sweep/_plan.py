@@ -235,7 +235,9 @@ def _spellings(name: str, path: Path) -> frozenset[str]:
     stem, level = path.stem, path.parent.name
     number = stem.split("_")[0]
     short = {number, f"{level}/{number}"} if number.isdecimal() else set()
-    return frozenset({name, stem, f"{level}/{stem}"} | short)
+    spellings = {stem, f"{level}/{stem}"} | short
+    ranks = suite.ranks_in(name)
+    return frozenset({name} | ({f"{s}@{ranks}" for s in spellings} if ranks else spellings))
 
 
 def _last(folder: Path) -> tuple[str, ...]:

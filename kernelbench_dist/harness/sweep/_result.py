@@ -100,8 +100,10 @@ def short(problem: str) -> str:
 
     >>> short("level2/47_virtual_all_gather_concat_linear"), short("my_problem")
     ('level2/47', 'my_problem')
+    >>> short("level2/47_virtual_all_gather_concat_linear@4")
+    'level2/47@4'
     """
-    return re.sub(r"^(\w+/\d+)_.*", r"\1", problem)
+    return re.sub(r"^(\w+/\d+)_[^@]*", r"\1", problem)
 
 
 def _text(result: SweepResult) -> str:
