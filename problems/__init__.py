@@ -186,12 +186,14 @@ def find(path_or_name: str | os.PathLike[str]) -> tuple[str, Path]:
         raise TypeError(f"expected {_FORMS}; got {path_or_name!r}")
     path = Path(path_or_name)
     text = os.fspath(path_or_name)
-    if not path.is_file() and (at := re.fullmatch(r"(.+)@(\w*)", text, re.DOTALL)):
-        if not at[2].isdecimal() or not 1 <= int(at[2]) <= _MOST_RANKS:
+    if not path.is_file() and (at := re.fullmatch(r"(.+)@([^@/]*)", text, re.DOTALL)):
+        if not re.fullmatch(r"[0-9]{1,3}", at[2]) or not 1 <= int(at[2]) <= _MOST_RANKS:
             raise ProblemError(
                 f"{text!r} asks for {at[2]!r} ranks; 1 to {_MOST_RANKS} is accepted after the '@'"
             )
         name, path = find(at[1])
+        if ranks_in(name):
+            raise ProblemError(f"{text!r} asks for ranks twice; one '@' is accepted")
         return f"{name}@{int(at[2])}", path
     if not isinstance(path_or_name, str) or path.is_file():
         if not path.is_file():

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 OUTPUTS = ("stacked", "same")
+_STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def fault(names: dict[str, Any]) -> str | None:
@@ -32,6 +33,8 @@ def fault(names: dict[str, Any]) -> str | None:
         return f"RankModel must be a subclass of torch.nn.Module, not {model!r}"
     if type(names.get("R")) is not int:
         return f"R, the number of ranks, must be an int, not {names.get('R')!r}"
+    if starred := [name for name in arguments(names["Model"]) if name.startswith("*")]:
+        return f"Model.forward takes {starred[0]}; each input by its name is wanted"
     unknown = [name for name in names.get("SHARED", ()) if name not in arguments(names["Model"])]
     if unknown:
         return f"SHARED names {', '.join(map(repr, unknown))}, which Model.forward does not take"
@@ -43,8 +46,9 @@ def fault(names: dict[str, Any]) -> str | None:
 
 
 def arguments(model: type[torch.nn.Module]) -> list[str]:
-    """The names of forward's arguments."""
-    return list(inspect.signature(model.forward).parameters)[1:]
+    """The names of forward's arguments, with the stars of those that have any."""
+    found = list(inspect.signature(model.forward).parameters.values())[1:]
+    return [str(p).partition(":")[0] if p.kind in _STARRED else p.name for p in found]
 
 
 def make_program(module: types.ModuleType, world_size: int) -> None:

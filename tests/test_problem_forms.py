@@ -55,6 +55,9 @@ def test_a_path_with_ranks_and_a_file_whose_name_has_an_at(write) -> None:
         ("level1/23@65", "asks for '65' ranks; 1 to 64"),
         ("level1/23@", "asks for '' ranks"),
         ("level1/23@x", "asks for 'x' ranks"),
+        ("level1/23@-2", "asks for '-2' ranks"),
+        ("level1/23@2@2", "asks for ranks twice"),
+        ("level1/23@\u0663", "asks for '\u0663' ranks"),
         ("level1/no@4", "no problem 'level1/no'"),
     ],
 )
@@ -170,6 +173,16 @@ BROKEN = {
     "a size without D": ('"B": 127, "D": 61', '"B": 127', r"SIZES\['awkward'\] sets R, B; SIZES"),
     "another nominal size": ("B = 16  #", "B = 17  #", r"SIZES\['tiny'\] is"),
     "a size that is none": ('"R", "B", "D")\n', '"R", "E")\n', "VARIES names E, which is no"),
+    "a size that is no int": ('"B": 512,', '"B": 512.0,', r"SIZES\['small'\] sets B to 512.0"),
+    "a size of none": ('"B": 127,', '"B": 0,', r"SIZES\['awkward'\] sets B to 0"),
+    "an input that is none": ("VARIES =", 'INERT = ("y",)\nVARIES =', "INERT names 'y', which"),
+    "no Python": ("class Model(", "class Model((", r"checks pass.*\n  loads: SyntaxError[^\n]*$"),
+    "ends the process": ("R = 4  # ranks", "raise SystemExit(0)", "loads: SystemExit: 0"),
+    "inputs without names": (
+        "def forward(self, x: torch.Tensor) -> torch.Tensor:\n        return",
+        "def forward(self, *x):\n        (x,) = x\n        return",
+        r"Model.forward takes \*x; each input by its name is wanted",
+    ),
     "raises": ("return x.mean(0)", "return x.mean(7)", r"runs \(tiny\): IndexError"),
     "not finite": ("return x.mean(0)", "return x.mean(0) / 0", "output 0 of draw 0 is not finite"),
     "no cost": ("def get_cost", "def cost", "it defines no get_cost"),
@@ -267,8 +280,8 @@ def test_the_suite_s_programs_agree_on_processes(ranks) -> None:
         for name in problems.list_problems()
         for size in ("tiny", "awkward")
     ]
-    found = dict(zip(cases, _forms.disagreements(cases, "gloo"), strict=True))
-    assert {f"{c.problem} {c.sizes}": fault for c, fault in found.items() if fault} == {}
+    found = zip(cases, _forms.disagreements(cases, "gloo"), strict=True)
+    assert {f"{c.problem} {c.sizes}": fault for c, fault in found if fault} == {}
 
 
 def test_checks_are_plain_data() -> None:

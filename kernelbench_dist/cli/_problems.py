@@ -53,16 +53,14 @@ def add_to(verbs: Any) -> None:
     verb.add_argument(
         "--ranks",
         type=_counts,
-        default=(2, 4),
         metavar="N,N",
-        help="numbers of ranks on which the two forms must agree (default: 2,4)",
+        help="numbers of ranks on which the two forms must agree (default: 2,4; in short, 2)",
     )
     verb.add_argument(
         "--backends",
         type=_backends,
-        default=_BACKENDS,
         metavar="NAMES",
-        help="what these ranks are: virtual, gloo or both (default: virtual,gloo)",
+        help="what these ranks are: virtual, gloo or both (default: both; in short, virtual)",
     )
     add_device(verb)
     add_json(verb)

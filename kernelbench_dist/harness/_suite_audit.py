@@ -74,8 +74,8 @@ def audit_problems(
     short: bool = False,
     draws: int = 50,
     seconds_a_size: float = 20.0,
-    world_sizes: Sequence[int] = (2, 4),
-    backends: Sequence[Backend] = ("virtual", "gloo"),
+    world_sizes: Sequence[int] | None = None,
+    backends: Sequence[Backend] | None = None,
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Iterator[Audit]:
@@ -88,6 +88,7 @@ def audit_problems(
         draws: on how many draws a reference runs at each of its sizes. Where these take longer
             than `seconds_a_size`, it is as many as that allows, and the check says how many.
         world_sizes, backends: on which ranks the form for ranks must agree with the stacked one.
+            Default: 2 and 4, of "virtual" and of "gloo"; if it is short, 2 of "virtual".
         device: where the references run.
         progress: called with a line on each step.
 
@@ -97,7 +98,9 @@ def audit_problems(
     if draws < 1:
         raise ValueError(f"draws is {draws}; 1 or more is accepted")
     if short:
-        draws, world_sizes, backends = min(draws, 3), (2,), ("virtual",)
+        draws = min(draws, 3)
+    world_sizes = world_sizes or ((2,) if short else (2, 4))
+    backends = backends or (("virtual",) if short else ("virtual", "gloo"))
     paths: dict[str, str] = {}
     for problem in named:
         name, path = problems.find(problem)
@@ -112,15 +115,16 @@ def audit_problems(
     for ranks in world_sizes:
         for backend in backends:
             at = f"{ranks} {'virtual ranks' if backend == 'virtual' else f'ranks on {backend}'}"
-            tell(f"{at}: {len(paths)} problems")
+            tell(f"the forms on {at}")
             agreements.append((at, _disagreements(list(paths.values()), ranks, backend)))
     for name, path in paths.items():
         notes = _Notes(name, tell)
         subject = _Subject(path, torch.device(device))
-        _try_file(notes, subject, CHEAP if short else SIZES, draws, seconds_a_size)
-        if notes.run("has a form for ranks", "", subject.has_a_form_for_ranks):
-            for at, faults in agreements:
-                notes.run("has forms that agree", at, _no_fault, faults.get(path, _NOT_TRIED))
+        if notes.run("loads", "", subject.load):
+            _try_stacked(notes, subject, CHEAP if short else SIZES, draws, seconds_a_size)
+            if notes.run("has a form for ranks", "", subject.has_a_form_for_ranks):
+                for at, faults in agreements:
+                    notes.run("has forms that agree", at, _no_fault, faults.get(path, _NOT_TRIED))
         if not short and all(check.passed for check in notes.checks):
             for at in ("", *(f"@{ranks}" for ranks in world_sizes)):
                 sizes = None if at else CHEAP
@@ -129,12 +133,10 @@ def audit_problems(
         yield Audit(name, time.monotonic() - notes.start, tuple(notes.checks))
 
 
-def _try_file(
+def _try_stacked(
     notes: _Notes, subject: _Subject, sizes: Sequence[str], draws: int, seconds: float
 ) -> None:
     """The checks of the stacked form that need no other process."""
-    if not notes.run("loads", "", subject.load):
-        return
     notes.run("is documented", "", subject.is_documented)
     if not notes.run("declares its sizes", "", subject.declares_sizes):
         return
@@ -160,7 +162,7 @@ class _Notes:
             self.checks.append(Check(name, at, True, check(*args)))
         except _FaultError as fault:
             self.checks.append(Check(name, at, False, str(fault)))
-        except Exception as error:  # the file's own
+        except (Exception, SystemExit) as error:  # the file's own
             self.checks.append(Check(name, at, False, f"{type(error).__name__}: {error}"))
         return self.checks[-1].passed
 
@@ -169,7 +171,7 @@ def _disagreements(paths: Sequence[str], ranks: int, backend: Backend) -> dict[s
     """Where the forms of each file differ on so many ranks; files without both are absent."""
     cases: dict[str, list[Case]] = {}
     for path in paths:
-        with contextlib.suppress(Exception):  # which the checks of the file come upon
+        with contextlib.suppress(Exception, SystemExit):  # which the checks of the file come upon
             names = vars(problems.load(path).module)
             if _program.fault(names) is None:
                 cases[path] = [Case(path, ranks, names["SIZES"][size], _SEED) for size in CHEAP]
@@ -233,6 +235,9 @@ class _Subject:
                 f"SIZES has {', '.join(sizes) or 'nothing'}; {', '.join(SIZES)} is wanted"
             )
         for size, values in sizes.items():
+            for key, value in values.items():
+                if type(value) is not int or value < 1:
+                    raise _FaultError(f"SIZES[{size!r}] sets {key} to {value!r}; 1 or more wanted")
             if unknown := set(values) - set(constants):
                 raise _FaultError(f"SIZES[{size!r}] sets {', '.join(sorted(unknown))}, no size")
             if set(values) != set(sizes["tiny"]):
@@ -295,6 +300,8 @@ class _Subject:
         model, inputs, others = self._model(0, None), self._inputs(0), self._inputs(1)
         before = self._run(model, inputs)
         names = _program.arguments(self.problem.Model)
+        if unknown := inert - set(names):
+            raise _FaultError(f"INERT names {', '.join(map(repr, unknown))}, which is no input")
         for i, name in enumerate(names[: len(inputs)]):
             changed = self._run(model, [*inputs[:i], others[i], *inputs[i + 1 :]])
             same = all(torch.equal(a, b) for a, b in zip(before, changed, strict=True))

@@ -75,7 +75,7 @@ def get_init_inputs() -> list[int]:
 
 
 def get_cost(tokens: torch.Tensor, weight: torch.Tensor) -> tuple[int, int]:
-    """Bytes that must move (tokens, the weight's rows that they name, and y, once each), 0 FLOPs."""
+    """Bytes that must move (tokens, the rows that they name, and y, once each) and no FLOPs."""
     rows = tokens.numel() + tokens.unique().numel()
     token_bytes = tokens.numel() * tokens.element_size()
     return token_bytes + rows * weight.shape[2] * weight.element_size(), 0
