@@ -187,9 +187,9 @@ def find(path_or_name: str | os.PathLike[str]) -> tuple[str, Path]:
     path = Path(path_or_name)
     text = os.fspath(path_or_name)
     if not path.is_file() and (at := re.fullmatch(r"(.+)@([^@/]*)", text, re.DOTALL)):
-        if not re.fullmatch(r"[0-9]{1,3}", at[2]) or not 1 <= int(at[2]) <= _MOST_RANKS:
+        if not re.fullmatch(r"[0-9]{1,3}", at[2]) or not 2 <= int(at[2]) <= _MOST_RANKS:
             raise ProblemError(
-                f"{text!r} asks for {at[2]!r} ranks; 1 to {_MOST_RANKS} is accepted after the '@'"
+                f"{text!r} asks for {at[2]!r} ranks; 2 to {_MOST_RANKS} is accepted after the '@'"
             )
         name, path = find(at[1])
         if ranks_in(name):

@@ -51,8 +51,8 @@ def test_a_path_with_ranks_and_a_file_whose_name_has_an_at(write) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("level1/23@0", "asks for '0' ranks; 1 to 64 is accepted"),
-        ("level1/23@65", "asks for '65' ranks; 1 to 64"),
+        ("level1/23@1", "asks for '1' ranks; 2 to 64 is accepted"),
+        ("level1/23@65", "asks for '65' ranks; 2 to 64"),
         ("level1/23@", "asks for '' ranks"),
         ("level1/23@x", "asks for 'x' ranks"),
         ("level1/23@-2", "asks for '-2' ranks"),
@@ -95,7 +95,7 @@ def test_a_rank_gets_its_slice_of_what_all_draw_alike() -> None:
         assert torch.equal(mine, x[rank])
 
 
-@pytest.mark.parametrize("name", ["level1/23@1", "level1/23@2", "level1/23@8"])
+@pytest.mark.parametrize("name", ["level1/23@2", "level1/23@3", "level1/23@8"])
 def test_it_is_a_program_as_torch_runs_it(name) -> None:
     ranks = load(name).world_size
     outputs = run_spmd(lambda: load(name).Model()(torch.full((2,), float(ranks))), ranks)
@@ -253,7 +253,7 @@ def test_the_audit_as_json(capsys) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["level1/23@2"], ["level1/23", "--draws", "0"], ["level1/23", "--ranks", "0"], ["level9/1"]],
+    [["level1/23@2"], ["level1/23", "--draws", "0"], ["level1/23", "--ranks", "1"], ["level9/1"]],
 )
 def test_wrong_use_of_the_audit(capsys, words) -> None:
     try:

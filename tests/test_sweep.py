@@ -189,8 +189,8 @@ def test_what_was_planned_is_judged_whatever_became_of_the_files(
     (one,) = plan(problem, submission).jobs.values()
     seen: list[tuple[str, str]] = []
 
-    def note(source: Path, problem: Path, **_: Any) -> Any:
-        seen.append((source.read_text(), problem.read_text()))
+    def note(source: Path, problem: str | Path, **_: Any) -> Any:
+        seen.append((source.read_text(), Path(problem).read_text()))
         raise KeyError
 
     monkeypatch.setattr(_judge, "run_correctness", note)

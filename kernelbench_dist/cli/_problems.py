@@ -107,8 +107,8 @@ def _counts(text: str) -> tuple[int, ...]:
         counts = tuple(int(word) for word in text.split(",") if word)
     except ValueError:
         counts = (0,)
-    if any(not 1 <= count <= 64 for count in counts):
-        raise argparse.ArgumentTypeError(f"{text!r}; numbers of 1 to 64 are accepted, as in 2,4")
+    if any(not 2 <= count <= 64 for count in counts):
+        raise argparse.ArgumentTypeError(f"{text!r}; numbers of 2 to 64 are accepted, as in 2,4")
     return counts
 
 

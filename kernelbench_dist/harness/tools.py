@@ -2,8 +2,8 @@
 
 >>> [tool["name"] for tool in definitions()][:2]
 ['list_problems', 'prompt']
->>> call("list_problems", {})["result"]["problems"]
-['level2/47_virtual_all_gather_concat_linear']
+>>> call("list_problems", {"tag": "broadcast"})["result"]["problems"][:2]
+['level1/30_broadcast_masked_from_row0', 'level1/60_broadcast']
 >>> call("prompt", {"problem": 47})
 {'error': 'problem is 47; a string is accepted'}
 

@@ -10,7 +10,7 @@ Shapes:
 
 Where used:
     Sums by position over ranks whose data is padded to one length. As a program it is a
-    reduce-scatter, after which each rank has a share of y, and an all-gather of the shares.
+    reduce-scatter, after which each rank has a part of y, and an all-gather of the parts.
 
 Source:
     Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",

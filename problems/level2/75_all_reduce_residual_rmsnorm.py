@@ -39,6 +39,7 @@ SIZES = {
 VARIES = ("R", "B")
 SHARED = ("residual",)
 OUTPUT = "same"
+RIGHT_TRIVIAL_ANSWERS = ("ranks reversed", "the mean over ranks")  # of x: the sum is the same
 
 
 class Model(nn.Module):
