@@ -69,11 +69,8 @@ class Problem:
     def constants(self) -> dict[str, int]:
         """The sizes that may be set in the module: its integers in capitals."""
         fixed = ("WORLD_SIZE", "R") if ranks_in(self.name) else ("WORLD_SIZE",)
-        return {
-            name: value
-            for name, value in vars(self.module).items()
-            if name.isupper() and type(value) is int and name not in fixed
-        }
+        found = _program.counts(vars(self.module))
+        return {name: value for name, value in found.items() if name not in fixed}
 
 
 def list_problems(tag: str | None = None) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,24 +27,24 @@ class Case:
 
 def disagreements(cases: Sequence[Case], backend: str) -> list[str | None]:
     """For each case (all of one world size), where the forms differ in float64; None: nowhere."""
-    states, wanted = [], []
+    states, wanted, words = [], [], []
     for case in cases:
         problem = problems.load(case.problem)
         sizes = {**case.sizes, "R": case.world_size}
         for name, value in sizes.items():
             setattr(problem.module, name, value)
         model = _module(problem, case.seed)
-        draw = functools.partial(problem.get_inputs, jitter=False)
-        inputs = draw(generator=torch.Generator().manual_seed(case.seed))
-        with torch.no_grad():
-            wanted.append(_leaves(model(*map(_wide, inputs))))
+        generator = torch.Generator().manual_seed(case.seed)
+        wanted.append(_outputs(model, problem.get_inputs(generator=generator, jitter=False)))
         states.append(model.state_dict())
+        said = problem.module.OUTPUT
+        words.append(said if isinstance(said, tuple) else (said,) * len(wanted[-1]))
     per_rank = run_spmd(
         _run_all, cases[0].world_size, (list(cases), states), backend=backend, device="cpu"
     )
     return [
-        _difference(_words(case, wanted[i]), wanted[i], [outputs[i] for outputs in per_rank])
-        for i, case in enumerate(cases)
+        _difference(words[i], wanted[i], [outputs[i] for outputs in per_rank])
+        for i in range(len(cases))
     ]
 
 
@@ -64,8 +63,7 @@ def _run_all(cases: Sequence[Case], states: Sequence[Any]) -> list[list[torch.Te
             jitter=False,
             rank=dist.get_rank(),
         )
-        with torch.no_grad():
-            results.append(_leaves(model(*map(_wide, inputs))))
+        results.append(_outputs(model, inputs))
     return results
 
 
@@ -80,13 +78,9 @@ def _wide(value: Any) -> Any:
     return value.to(torch.float64) if is_float else value
 
 
-def _leaves(value: Any) -> list[torch.Tensor]:
-    return [leaf.detach().cpu() for leaf in pytree.tree_leaves(value)]
-
-
-def _words(case: Case, outputs: Sequence[torch.Tensor]) -> list[str]:
-    said = problems.load(case.problem).module.OUTPUT
-    return list(said) if isinstance(said, tuple) else [said] * len(outputs)
+def _outputs(model: torch.nn.Module, inputs: Sequence[Any]) -> list[torch.Tensor]:
+    with torch.no_grad():
+        return [leaf.cpu() for leaf in pytree.tree_leaves(model(*map(_wide, inputs)))]
 
 
 def _difference(

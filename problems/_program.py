@@ -12,10 +12,9 @@ A file that has both forms defines, beside Model, whose inputs are stacked (dim 
 
 from __future__ import annotations
 
-import functools
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -56,36 +55,40 @@ def make_program(module: types.ModuleType, world_size: int) -> None:
     names = vars(module)
     shares = [name in names.get("SHARED", ()) for name in arguments(names["Model"])]
     names.pop("get_cost", None)  # that of the stacked inputs
+    sizes, varies = without_ranks(names.get("SIZES", {}), names.get("VARIES", ()))
     names.update(
         Model=names["RankModel"],
         get_inputs=_slices(names["get_inputs"], shares),
         R=world_size,
         WORLD_SIZE=world_size,
-        VARIES=tuple(name for name in names.get("VARIES", ()) if name != "R"),
-        SIZES={
-            name: {k: v for k, v in at.items() if k != "R"}
-            for name, at in names.get("SIZES", {}).items()
-        },
+        VARIES=varies,
+        SIZES=sizes,
     )
+
+
+def without_ranks(
+    sizes: Mapping[str, Mapping[str, int]], varies: Iterable[str]
+) -> tuple[dict[str, dict[str, int]], tuple[str, ...]]:
+    """SIZES and VARIES where R is given."""
+    rest = {name: {k: v for k, v in at.items() if k != "R"} for name, at in sizes.items()}
+    return rest, tuple(name for name in varies if name != "R")
+
+
+def counts(names: Mapping[str, Any]) -> dict[str, int]:
+    """A file's sizes, R and WORLD_SIZE among them: its integers in capitals."""
+    return {k: value for k, value in names.items() if k.isupper() and type(value) is int}
 
 
 def _slices(draw: Callable[..., list[Any]], shares: list[bool]) -> Callable[..., list[Any]]:
     """get_inputs of one rank: its slices of what all ranks draw alike."""
     takes = inspect.signature(draw).parameters
 
-    @functools.wraps(draw)
     def get_inputs(sizes_generator: torch.Generator, jitter: bool = True, rank: int = 0) -> Any:
         options = {"generator": sizes_generator, "jitter": jitter}
         inputs = draw(**{k: v for k, v in options.items() if k in takes})
-        return rank_inputs(inputs, shares, rank)
+        return [
+            value if shared or not isinstance(value, torch.Tensor) else value[rank].clone()
+            for value, shared in zip(inputs, shares, strict=True)
+        ]
 
-    del get_inputs.__wrapped__  # its signature is its own
     return get_inputs
-
-
-def rank_inputs(inputs: list[Any], shares: list[bool], rank: int) -> list[Any]:
-    """A rank's own part of stacked inputs."""
-    return [
-        value if shared or not isinstance(value, torch.Tensor) else value[rank].clone()
-        for value, shared in zip(inputs, shares, strict=True)
-    ]

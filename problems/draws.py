@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from kernelbench_dist.distributed_collectives import default_device, jitter_int
+from kernelbench_dist.problems import _program
 
 __all__ = ["integers", "normal", "sizes", "uniform"]
 
@@ -32,8 +33,7 @@ def sizes(
     return types.SimpleNamespace(
         **{
             name: jitter_int(value, generator=generator) if name in varies else value
-            for name, value in names.items()
-            if name.isupper() and type(value) is int
+            for name, value in _program.counts(names).items()
         }
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 import torch
@@ -217,8 +218,6 @@ def test_the_audit_finds(write, case) -> None:
     path = write(text.replace(old, new), "mine.py")
     (audit,) = audit_problems([path], short=True)
     assert not audit.passed
-    import re
-
     assert re.search(said, str(audit)), str(audit)
 
 

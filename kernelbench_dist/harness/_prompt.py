@@ -14,6 +14,7 @@ from typing import Any
 
 from kernelbench_dist import problems
 from kernelbench_dist.harness.static._rules import RULES
+from kernelbench_dist.problems import _program
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def describe(problem: str | os.PathLike[str]) -> Description:
     sizes = said.get("SIZES")
     pairs = sizes.items() if isinstance(sizes, dict) else ()
     named = {str(key): values for key, values in pairs if isinstance(values, dict)}
-    counts = {key: value for key, value in said.items() if key.isupper() and type(value) is int}
+    counts = _program.counts(said)
     world_size = counts.pop("WORLD_SIZE", 1)
     varies = _names(said.get("VARIES"))
     if ranks := problems.ranks_in(name):  # the file's other form, where R is given
@@ -57,8 +58,7 @@ def describe(problem: str | os.PathLike[str]) -> Description:
             raise problems.ProblemError(f"{name}: {path} defines no RankModel")
         world_size = ranks
         counts.pop("R", None)
-        varies = tuple(v for v in varies if v != "R")
-        named = {key: {k: v for k, v in at.items() if k != "R"} for key, at in named.items()}
+        named, varies = _program.without_ranks(named, varies)
     return Description(
         name=name,
         path=str(path),
