@@ -16,6 +16,7 @@ POISON = 255
 LEAST_GUARD_BYTES, MOST_GUARD_BYTES = 4096, 4 << 20
 LAYOUTS = ("contiguous", "transposed", "strided", "offset")
 _modes_found: list[int] = []
+_copy = torch.Tensor.copy_  # torch's own, whatever a submission makes of the name later
 
 
 def lay_out(
@@ -42,8 +43,14 @@ def lay_out(
     inner = memory[guard + shift : guard + shift + span].view(values.dtype)
     tensor = inner[::step].view(shape)
     tensor = tensor.transpose(-1, -2) if swap else tensor
-    tensor.copy_(values)
+    overwrite(tensor, values)
     return memory, tensor
+
+
+def overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Put other values at the same place."""
+    with torch.no_grad():
+        _copy(tensor, values)
 
 
 class Guarded:
@@ -59,8 +66,7 @@ class Guarded:
 
     def refill(self, values: torch.Tensor) -> None:
         """Put other values at the same place."""
-        with torch.no_grad():
-            self.tensor.copy_(values)
+        overwrite(self.tensor, values)
 
     def _digest(self) -> bytes:
         return digest(self.memory)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from kernelbench_dist.harness import _launches, _measure, _model
+from kernelbench_dist.harness import _launches, _measure, _memory, _model
 from kernelbench_dist.harness._channel import DTYPES
 from kernelbench_dist.harness._ranks import OwnProcess, Reply
 from kernelbench_dist.timing import _cpu, _cuda
@@ -36,6 +36,7 @@ class Served:
         self.draws: dict[int, _model.Inputs] = {}
         self.timed: _measure.Pool | None = None
         self.floor: _measure.Pool | None = None
+        self.handed: list[torch.Tensor] = []
 
     def requests(self) -> dict[str, Request]:
         """What answers each request, by its name."""
@@ -43,6 +44,7 @@ class Served:
             "put": self.put,
             "drop": self.drop,
             "pool": self.pool,
+            "hand": self.hand,
             "refill": self.refill,
             "sample": self.sample,
             "results": self.results,
@@ -90,14 +92,20 @@ class Served:
 
         return self.ranks.conduct(calls, prepare, timed.results), []
 
-    def refill(self, message: dict[str, Any], tensors: list[torch.Tensor]) -> Reply:
-        """New values for all inputs of the pool, and their cotangents, in the pool's order."""
-        values = iter(tensors)
+    def hand(self, _: dict[str, Any], tensors: list[torch.Tensor]) -> Reply:
+        """Keep new values for all inputs of the pool, and their cotangents, in the pool's order."""
+        self.handed = tensors
+        return {}, []
+
+    def refill(self, _: dict[str, Any], __: list[torch.Tensor]) -> Reply:
+        """Put them at their places."""
+        values = iter(self.handed)
         for inputs in self.pooled:
             for guard in inputs.guards:
                 guard.refill(next(values))
             for cotangent in inputs.cotangents:
-                cotangent.copy_(next(values))
+                _memory.overwrite(cotangent, next(values))
+        self.handed = []
         _model.synchronize(self.device)
         return {}, []
 
