@@ -43,7 +43,7 @@ def lay_out(
     inner = memory[guard + shift : guard + shift + span].view(values.dtype)
     tensor = inner[::step].view(shape)
     tensor = tensor.transpose(-1, -2) if swap else tensor
-    overwrite(tensor, values)
+    tensor.copy_(values)
     return memory, tensor
 
 
