@@ -11,7 +11,9 @@ the reason. Exit code: 0; 1 if a reference failed; 2 for bad input.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -59,36 +61,52 @@ OPERATORS: dict[str, Callable[[torch.nn.Module], torch.nn.Module]] = {
 }
 
 
+def load(name: str, size: str) -> tuple[Any, torch.nn.Module, list[torch.Tensor]]:
+    """The problem, its Model and its inputs at a size, on the device."""
+    problem = problems.load(name)
+    for key, value in problem.module.SIZES[size].items():
+        setattr(problem.module, key, value)
+    torch.manual_seed(0)
+    inputs = problem.get_inputs(generator=torch.Generator().manual_seed(0), jitter=False)
+    return problem, problem.Model(*problem.get_init_inputs()).to(default_device()), inputs
+
+
+def compiled(model: torch.nn.Module, inputs: list[torch.Tensor]) -> Any:
+    torch.compiler.reset()
+    result: Any = torch.compile(model)
+    with torch.no_grad():
+        result(*inputs)
+    return result
+
+
+def compile_once(job: tuple[str, str]) -> None:
+    """Leave the compiled code in torch's cache on disk; what fails here fails there again."""
+    with contextlib.suppress(Exception):
+        _, model, inputs = load(*job)
+        compiled(model, inputs)
+
+
 def measure(name: str, size: str, rounds: int, compiles: bool) -> Row:
     row = Row(name, size)
     try:
-        problem = problems.load(name)
-        for key, value in problem.module.SIZES[size].items():
-            setattr(problem.module, key, value)
-        torch.manual_seed(0)
-        device = default_device()
-        inputs = problem.get_inputs(generator=torch.Generator().manual_seed(0), jitter=False)
-        model = problem.Model(*problem.get_init_inputs()).to(device)
+        problem, model, inputs = load(name, size)
         row.bytes, row.flops = problem.module.get_cost(*inputs)
+        candidates = {"reference": model}
+        if name in OPERATORS:
+            candidates["operator"] = OPERATORS[name](model)
+        if compiles:
+            try:
+                candidates["compiled"] = compiled(model, inputs)
+            except Exception as error:
+                row.not_compiled = _said(error)
         with torch.no_grad():
-            candidates = {"reference": model}
-            if name in OPERATORS:
-                candidates["operator"] = OPERATORS[name](model)
-            if compiles:
-                torch.compiler.reset()
-                try:
-                    compiled = torch.compile(model)
-                    compiled(*inputs)
-                    candidates["compiled"] = compiled
-                except Exception as error:
-                    row.not_compiled = _said(error)
             result = bench(candidates, *inputs, rounds=rounds, warm=False)
     except Exception as error:
         row.failed = _said(error)
         return row
     for key in candidates:
         setattr(row, f"{key}_us", _time_us(result, key))
-    peaks = _peaks.peaks(str(device), "float32")
+    peaks = _peaks.peaks(str(default_device()), "float32")
     if peaks is not None and row.reference_us:
         row.roofline = max(peaks.least_us(row.bytes, row.flops)) / row.reference_us
     return row
@@ -167,31 +185,45 @@ def main() -> int:
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=SIZES)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="compile beforehand in so many processes"
+    )
     parser.add_argument("--json", type=Path, help="where the result is kept")
     parser.add_argument("--markdown", type=Path, help="write the suite's page there")
-    parser.add_argument("--from", dest="source", type=Path, help="a result; nothing is measured")
+    parser.add_argument(
+        "--from", dest="sources", type=Path, nargs="+", help="results; nothing is measured"
+    )
     arguments = parser.parse_args()
     found: dict[str, Any] = {}
-    if arguments.source:
-        found = json.loads(arguments.source.read_text())
+    if arguments.sources:
+        found, *more = (json.loads(path.read_text()) for path in arguments.sources)
+        for other in more:
+            if other["commit"] != found["commit"]:
+                parser.error(f"--from: results of {found['commit']} and of {other['commit']}")
+            found["rows"] += other["rows"]
     elif not arguments.markdown or arguments.json:
         environment = _environment()
-        rows = []
-        for name in [problems.find(n)[0] for n in arguments.problems or problems.list_problems()]:
-            for size in arguments.sizes:
-                row = measure(name, size, arguments.rounds, not arguments.no_compile)
-                print(row, flush=True)
-                rows.append(asdict(row))
+        path = arguments.json or result_path(
+            "problems", environment.device_name, environment.started_at
+        )
         found = {
             "schema": SCHEMA,
             "commit": commit(),
             "environment": asdict(environment),
-            "rows": rows,
+            "rows": [],
         }
-        path = arguments.json or result_path(
-            "problems", environment.device_name, environment.started_at
-        )
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        names = [problems.find(n)[0] for n in arguments.problems or problems.list_problems()]
+        jobs = [(name, size) for name in names for size in arguments.sizes]
+        if arguments.jobs > 1 and not arguments.no_compile:
+            context = multiprocessing.get_context("spawn")
+            with context.Pool(arguments.jobs, maxtasksperchild=8) as pool:
+                pool.map(compile_once, jobs, chunksize=1)
+        for name, size in jobs:
+            row = measure(name, size, arguments.rounds, not arguments.no_compile)
+            print(row, flush=True)
+            found["rows"].append(asdict(row))
+            # At once: a run that is cut short keeps what it has measured.
+            path.write_text(json.dumps(found, indent=1) + "\n")
     if arguments.markdown:
         arguments.markdown.write_text("\n".join(markdown(found)).rstrip() + "\n")
     return int(any(row["failed"] for row in found.get("rows", ())))
