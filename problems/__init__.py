@@ -170,6 +170,9 @@ def _parts(path: Path, names: Mapping[str, Any]) -> tuple[Any, Any, Any]:
         if not is_right(names[name]):
             kind = "a subclass of torch.nn.Module" if name == "Model" else "a function"
             raise ProblemError(f"{path}: {name} must be {kind}, not {names[name]!r}")
+    for name in ("VARIES", "SHARED", "INERT", "RIGHT_TRIVIAL_ANSWERS"):
+        if isinstance(given := names.get(name), str):  # its letters would be taken for names
+            raise ProblemError(f"{path}: {name} is {given!r}; write a tuple, ({given!r},)")
     return names["Model"], names["get_inputs"], names["get_init_inputs"]
 
 

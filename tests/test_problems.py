@@ -114,6 +114,13 @@ def test_parts_of_the_wrong_kind(write) -> None:
         load(write(MINIMAL + "\nget_inputs = [1]\n"))
 
 
+@pytest.mark.parametrize("name", ["VARIES", "SHARED", "INERT", "RIGHT_TRIVIAL_ANSWERS"])
+def test_one_name_is_no_tuple_of_names(write, name) -> None:
+    with pytest.raises(ProblemError, match=rf"{name} is 'BH'; write a tuple, \('BH',\)"):
+        load(write(f"{MINIMAL}\n{name} = ('BH')\n"))
+    load(write(f"{MINIMAL}\n{name} = ('BH',)\n", "right.py"))
+
+
 def test_a_syntax_error_keeps_its_place(write) -> None:
     path = write("x = 1\ny = (\n\n", "bad_syntax.py")
     with pytest.raises(SyntaxError) as caught:

@@ -92,7 +92,8 @@ def add_problem(verb: Any, *, nargs: str | None = None) -> None:
         "problem",
         metavar="PROBLEM",
         nargs=nargs,
-        help="a name such as level2/47 or 47 (see `list`), or a problem file",
+        help="a name such as level2/47 or 47 (see `list`), or a problem file; @4 after it "
+        "for its form as a torch.distributed program, on 4 ranks",
     )
 
 
