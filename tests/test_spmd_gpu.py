@@ -158,11 +158,18 @@ def test_nccl_of_one_rank_agrees(name: str) -> None:
         pytest.skip("NCCL has none of it")
     ours = run_spmd(calls, 1, (cases, "cuda"), options=SpmdOptions(order="gloo_ring"))
     others = nccl_of_one(calls, cases, "cuda")
+    wrong = []
     for case, a, b in zip(cases, ours[0], others, strict=True):
         mine, theirs = comparable(case, a), comparable(case, b)
-        assert mine.keys() == theirs.keys(), case
-        for key in mine:
-            assert same(mine[key], theirs[key]), (case, key, mine[key], theirs[key])
+        if mine.keys() != theirs.keys():
+            wrong.append(f"{case.operation} {case.dtype}: {a}, NCCL: {b}")
+        else:
+            wrong += [
+                f"{case.operation} {case.dtype}: {key} is {mine[key]}, NCCL: {theirs[key]}"
+                for key in mine
+                if not same(mine[key], theirs[key])
+            ]
+    assert not wrong, "\n".join(wrong)
 
 
 def nccl_of_one(fn: Callable[..., Any], *args: Any) -> Any:

@@ -146,8 +146,8 @@ class Pool:
             if self.method == "wall":
                 total += self._wall(run)
             else:
-                # The device spins until the host has queued the window.
-                _sleep(200_000 if self.graph is None else 60_000)
+                # The device spins, about 100 us, until the host has queued the window.
+                _sleep(200_000)
                 total += self._between_events(run)
         return total / len(runs), len(runs)
 

@@ -37,6 +37,7 @@ from kernelbench_dist.timing._result import Method
 
 _MOST_CALLS = 1000  # in one graph or one loop: a graph must stay small, a launch queue is finite
 _MOST_COLD_CALLS = 10
+_SETTLE_CYCLES = 40_000_000  # about 20 ms: longer than it takes to launch twice _MOST_CALLS
 _MIN_FLUSH_BYTES = 32 << 20  # where the L2's size is not reported, or small
 # Work is hidden where the device, after so many calls, is busy for longer than the visible work of
 # all of them, a tenth more, and what a host may be late by.
@@ -171,9 +172,10 @@ class CudaTimer:
         if method == "wall":
             return Lane(name, "cold", calls, lambda: self._cold_wall_us(run, calls))
         # Between the flush and the window a spin kernel keeps the device busy while the host
-        # queues the window: twice the host's time for it, at 2 GHz or a little less.
-        host_us = min(_host_us(run) for _ in range(5))
-        spin_cycles = round(2000 * min(20 + 2 * host_us, 2000))
+        # queues the window: much longer than that takes, or its hiccups are in the figure. At 2 GHz
+        # or a little less.
+        host_us = sorted(_host_us(run) for _ in range(5))[2]
+        spin_cycles = round(2000 * min(100 + 3 * host_us, 3000))
         return Lane(name, "cold", calls, lambda: self._cold_us(run, calls, spin_cycles))
 
     def _cold_us(self, run: Call, calls: int, spin_cycles: int) -> float:
@@ -199,10 +201,11 @@ class CudaTimer:
 def settle(device: torch.device) -> None:
     """Brings the process to the state in which programs spend their lives.
 
-    Once a thousand launches have followed each other, each node of a graph costs more for as long
+    Once a thousand launches have waited for the device, each node of a graph costs more for as long
     as the process lives: 0.70 us on an H200, not 0.52. So all figures are taken after that.
     """
     with torch.cuda.device(device):
+        torch.cuda._sleep(_SETTLE_CYCLES)
         for _ in repeat(None, 2 * _MOST_CALLS):
             empty()
         torch.cuda.synchronize()

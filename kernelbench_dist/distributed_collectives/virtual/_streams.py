@@ -56,4 +56,6 @@ def _current(device: int) -> Name:
 
 def _stream(name: Name) -> torch.cuda.Stream:
     device, address = name
+    if not address:  # which ExternalStream would take for no address, and give a stream of its own
+        return torch.cuda.default_stream(device)
     return torch.cuda.ExternalStream(address, device=device)
