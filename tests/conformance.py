@@ -109,7 +109,7 @@ GAPS = [
         "gloo cannot receive from any source without a place for an element",
         empty=True,
     ),
-    # NCCL needs GPUs, and none is asked here: these are what its source in torch says.
+    # As test_spmd_gpu.py sees it on one rank, and by the source of what needs several.
     Gap(
         ("nccl",),
         tuple(n for n in (*REDUCING, *MOVING) if n not in _WITHOUT_DTYPE),
@@ -118,6 +118,10 @@ GAPS = [
     ),
     Gap(("nccl",), REDUCING, (torch.bool, *INTEGERS), "NCCL has no bits", ("band", "bor", "bxor")),
     Gap(("nccl",), ("recv_any_source",), DTYPES, "a receive names its source in NCCL"),
+    Gap(("nccl",), ("reduce",), COMPLEX, "NCCL reduces complex numbers as real ones", ("product",)),
+    Gap(("nccl",), ("gather",), COMPLEX, "NCCL's gather has no complex numbers"),
+    Gap(("nccl",), ("all_gather_coalesced",), DTYPES, "torch has no such call for NCCL"),
+    Gap(("nccl",), ("monitored_barrier",), DTYPES, "torch has it for gloo alone"),
 ]
 
 

@@ -304,6 +304,14 @@ def complex_product() -> None:
     dist.reduce(torch.ones(2, dtype=torch.complex64), 0, dist.ReduceOp.PRODUCT)
 
 
+def coalesced_gather() -> None:
+    dist.all_gather_coalesced([[torch.ones(2)] for _ in range(2)], [torch.ones(2)])
+
+
+def monitored() -> None:
+    dist.monitored_barrier()
+
+
 def any_source() -> None:
     x = torch.ones(2)
     dist.send(x, 1) if dist.get_rank() == 0 else dist.recv(x)
@@ -319,8 +327,10 @@ def any_source() -> None:
         (short_integers_in_a_message, "int16.*: NCCL lacks this dtype"),
         (bits, "op band.*: NCCL lacks this op"),
         (scaled_sum, "op premul_sum.*: gloo lacks this op"),
-        (complex_gather, "gloo lacks gather of complex numbers"),
-        (complex_product, "gloo lacks products of complex numbers"),
+        (complex_gather, "gloo lacks gather of complex numbers, NCCL lacks this call of complex"),
+        (complex_product, "gloo lacks products of complex numbers, NCCL lacks this call of comp"),
+        (coalesced_gather, r"all_gather_coalesced\(.*: NCCL lacks this call;"),
+        (monitored, r"monitored_barrier\(\).*: NCCL lacks this call;"),
         (any_source, "NCCL lacks receives from any rank"),
     ],
     ids=lambda v: getattr(v, "__name__", ""),

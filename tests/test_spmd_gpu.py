@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric
 import torch.nn.functional as F
 from conformance import cells, comparable, lacks
-from conformance_calls import CALLS, calls, same
+from conformance_calls import CALLS, Case, calls, same
 from torch import Tensor
 
 from kernelbench_dist import ops
@@ -153,7 +153,11 @@ def test_the_host_waits_for_no_rank() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_nccl_of_one_rank_agrees(name: str) -> None:
-    cases = [case for case in cells(name) if not lacks("nccl", case) and not lacks("virtual", case)]
+    cases = [
+        case
+        for case in cells(name)
+        if not (lacks("nccl", case) or lacks("virtual", case) or shortened(case))
+    ]
     if not cases:
         pytest.skip("NCCL has none of it")
     ours = run_spmd(calls, 1, (cases, "cuda"), options=SpmdOptions(order="gloo_ring"))
@@ -170,6 +174,13 @@ def test_nccl_of_one_rank_agrees(name: str) -> None:
                 if not same(mine[key], theirs[key])
             ]
     assert not wrong, "\n".join(wrong)
+
+
+def shortened(case: Case) -> bool:
+    """What NCCL 2.28 does otherwise on one rank: no factor is applied, or it gives zeros."""
+    return case.op == "premul_sum" and (
+        case.name.startswith("reduce_scatter") or case.dtype == torch.bfloat16
+    )
 
 
 def nccl_of_one(fn: Callable[..., Any], *args: Any) -> Any:

@@ -235,4 +235,4 @@ COMPUTE: dict[str, Callable[[Sequence[Call], str], Any]] = {
         all_to_all_single,
     )
 }
-COMPUTE["new_group"] = barrier
+COMPUTE["new_group"] = COMPUTE["monitored_barrier"] = barrier

@@ -260,7 +260,7 @@ class VirtualGroup(_ProcessGroup):
         return self.member.collective(Call("barrier"))
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        self.barrier().wait()
+        self.member.collective(Call("monitored_barrier")).wait()
 
     # Between two ranks
 

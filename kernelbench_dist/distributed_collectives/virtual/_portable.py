@@ -19,13 +19,15 @@ _GLOO_DTYPES = (
     torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16,
     torch.float32, torch.float64, torch.complex32, torch.complex64, torch.complex128,
 )  # fmt: skip
+_NO_TENSOR = torch.empty(0, dtype=torch.uint8)
 
 
 @dataclass(frozen=True)
 class Lack:
     """Some calls that a backend refuses.
 
-    has_not: whether a call, with the first tensor in it, is one; a text says what is accepted.
+    has_not: whether a call, with the first tensor in it (bytes, where it has none), is one; a text
+        says what is accepted.
     """
 
     backend: str
@@ -77,7 +79,19 @@ LACKS = [
         "tensors of several shapes in one list",
         lambda call, t: call.name in ("all_gather", "all_to_all") and _several_shapes(call),
     ),
+    Lack(
+        "NCCL",
+        "this call of complex numbers",
+        lambda call, t: (
+            t.is_complex() and (call.name == "gather" or (call.name, call.op) == ("reduce", "prod"))
+        ),
+    ),
     Lack("NCCL", "receives from any rank", lambda call, t: call.name == "recv from any rank"),
+    Lack(
+        "NCCL",
+        "this call",
+        lambda call, t: call.name in ("all_gather_coalesced", "monitored_barrier"),
+    ),
 ]
 if _TORCH < (2, 13):
     LACKS.append(
@@ -90,12 +104,10 @@ if _TORCH < (2, 13):
 
 
 def check(call: Call) -> None:
-    tensors = (*call.inputs, *call.outputs)
-    if not tensors:
-        return
+    first = next(iter((*call.inputs, *call.outputs)), _NO_TENSOR)
     found = []
     for one in LACKS:
-        has_not = one.has_not(call, tensors[0])
+        has_not = one.has_not(call, first)
         if has_not:
             hint = f" ({has_not})" if isinstance(has_not, str) else ""
             found.append(f"{one.backend} lacks {one.what}{hint}")
