@@ -37,7 +37,6 @@ from kernelbench_dist.timing._result import Method
 
 _MOST_CALLS = 1000  # in one graph or one loop: a graph must stay small, a launch queue is finite
 _MOST_COLD_CALLS = 10
-_SETTLE_GRAPHS, _SETTLE_NODES = 40, 100
 _MIN_FLUSH_BYTES = 32 << 20  # where the L2's size is not reported, or small
 # Work is hidden where the device, after so many calls, is busy for longer than the visible work of
 # all of them, a tenth more, and what a host may be late by.
@@ -201,21 +200,13 @@ class CudaTimer:
 def settle(device: torch.device) -> None:
     """Brings the process to the state in which programs spend their lives.
 
-    After some thousand launches and some tens of graphs on streams of their own, each node of any
-    graph costs more for as long as the process lives: 0.70 us on an H200, not 0.53. Neither alone
-    does it. So all figures are taken after that.
+    Once a process has made a thousand launches, each node of a large graph costs more for as long
+    as it lives: 0.70 us on an H200, not 0.53. So all figures are taken after that. (Graphs of a
+    hundred nodes keep the lower cost until there have been tens of them.)
     """
     with torch.cuda.device(device):
-        for _ in range(_SETTLE_GRAPHS):
-            graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-            with torch.cuda.stream(stream):
-                empty()
-                torch.cuda.synchronize()
-                graph.capture_begin(capture_error_mode="thread_local")
-                for _ in repeat(None, _SETTLE_NODES):
-                    empty()
-                graph.capture_end()
-            graph.replay()
+        for _ in repeat(None, 2 * _MOST_CALLS):
+            empty()
         torch.cuda.synchronize()
 
 
