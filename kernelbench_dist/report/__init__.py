@@ -1,7 +1,7 @@
-"""Results of the judge as text that a person or a model can act on.
+"""Results of the judge, for people and for models: `text`, and `Report` for a page.
 
-The first line holds the verdict and what was judged; then come the reason, what to do about it,
-and what matters of each tool. Text that comes from a submission is quoted: behind a bar, or on one
+The text's first line holds the verdict and what was judged; then come the reason, what to do about
+it, and what matters of each tool. What comes from a submission is quoted: behind a bar, or on one
 line, without control characters.
 """
 
@@ -19,6 +19,7 @@ from kernelbench_dist.harness._results import (
     SubmitResult,
 )
 from kernelbench_dist.report._builds import builds, has_errors
+from kernelbench_dist.report._document import Report
 from kernelbench_dist.report._figures import printable
 from kernelbench_dist.report._fuzz import fuzzed
 from kernelbench_dist.report._generic import fields, trivial_answers
@@ -27,7 +28,7 @@ from kernelbench_dist.report._static import findings
 from kernelbench_dist.report._submit import measured
 from kernelbench_dist.report._trials import trials
 
-__all__ = ["printable", "text"]
+__all__ = ["Report", "printable", "text"]
 
 
 def text(result: Result) -> str:
