@@ -103,7 +103,7 @@ class Entry(Frozen):
     reason: str = ""
     seconds: float | None
     """that the tool took; None in a trail from elsewhere that does not say"""
-    model_seconds: float | None = None
+    model_seconds: float | None = Field(default=None, ge=0)
     """that the model took to ask for it"""
     figures: Figures | None = None
     delta_to_last: Delta | None = None

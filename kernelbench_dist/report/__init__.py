@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kernelbench_dist.harness._compare_submissions import ComparisonResult
 from kernelbench_dist.harness._fuzz_cases import FuzzResult
 from kernelbench_dist.harness._results import (
     CompileResult,
@@ -19,6 +20,7 @@ from kernelbench_dist.harness._results import (
     SubmitResult,
 )
 from kernelbench_dist.report._builds import builds, has_errors
+from kernelbench_dist.report._comparison import compared
 from kernelbench_dist.report._document import Report
 from kernelbench_dist.report._figures import printable
 from kernelbench_dist.report._fuzz import fuzzed
@@ -64,6 +66,8 @@ def _lines(result: Result) -> Iterator[str]:
     elif isinstance(result, FuzzResult):
         yield from builds(result.builds, most_diagnostics=6, most_kernels=0)
         yield from fuzzed(result)
+    elif isinstance(result, ComparisonResult):
+        yield from compared(result)
     elif isinstance(result, ProblemResult):
         yield from trivial_answers(result)
     else:
