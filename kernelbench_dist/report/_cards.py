@@ -51,6 +51,8 @@ class Card:
     says: str = ""
     tone: Tone = "plain"
     rows: tuple[tuple[str, str], ...] = ()
+    grid: tuple[tuple[str, ...], ...] = ()
+    """figures that belong beside each other; the first row is their names"""
     bars: tuple[Bar, ...] = ()
     source: str = ""
     missing: str = ""
@@ -93,18 +95,16 @@ def _timing(result: SubmitResult) -> Card:
     own = timing["submission"].timing(ratio.kind)
     assert own is not None
     value, unit = _big(figure(own.median_us, "us"))
-    rows = []
+    rows = [("device time", _CPU.format("there is call time alone"))] if _on_cpu(timing) else []
+    grid: list[tuple[str, ...]] = [("us a call", "own", "reference", "empty", "above it")]
     for kind, name in KINDS.items():
         mine, theirs, floor = (
             c.timing(kind) for c in (timing["submission"], timing["reference"], timing.empty)
         )
         if mine is None or theirs is None or floor is None:
-            rows.append((name, _CPU.format("there is call time alone") if _on_cpu(timing) else ""))
             continue
-        rows.append((name, figure(mine.median_us, "us")))
-        rows.append(("· reference", figure(theirs.median_us, "us")))
-        rows.append((f"· {timing.empty.name.strip('()')}", figure(floor.median_us, "us")))
-        rows.append(("· above it", figure(mine.over_empty_us, "us")))
+        us = (mine.median_us, theirs.median_us, floor.median_us, mine.over_empty_us)
+        grid.append((name.removeprefix("device time, "), *map(figure, us)))
     if result.timing_of:
         rows.append(("whose", result.timing_of))
     rows.append(("waited for the device", figure(result.waited_seconds, "s")))
@@ -117,7 +117,8 @@ def _timing(result: SubmitResult) -> Card:
         f"{ratio.verdict}: {ratio.ratio:.3f} of the reference's {KINDS[ratio.kind]} "
         f"[{ratio.low:.3f}, {ratio.high:.3f}]{note}",
         {"faster": "good", "slower": "bad"}.get(ratio.verdict, "plain"),  # type: ignore[arg-type]
-        tuple((name, said or "not measured") for name, said in rows),
+        tuple(rows),
+        tuple(grid),
         source=f"{how[timing.method]}, {timing.rounds} rounds in turns with the reference; "
         "medians, 99 % bootstrap interval",
     )

@@ -41,7 +41,7 @@ def _ranked(result: ComparisonResult) -> Table:
         "verdict",
         "time a call",
         "of the reference's",
-        "that is",
+        "speed",
         "launches",
     )
     return table("Ranking", columns, rows, figures=(0, 3, 4, 6), caption=caption, sorts=True)

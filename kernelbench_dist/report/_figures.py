@@ -109,6 +109,11 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def printable_lines(text: str) -> str:
+    """The same with its line ends kept."""
+    return "\n".join(printable(line.expandtabs(4)) for line in text.split("\n"))
+
+
 def counted(n: int, one: str, many: str | None = None) -> str:
     """
     >>> counted(1, "kernel"), counted(3, "kernel"), counted(2, "copy", "copies")

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kernelbench_dist.report._cards import Card, cards
+from kernelbench_dist.report._figures import printable, printable_lines
 from kernelbench_dist.report._page import banner, facts
 from kernelbench_dist.report._parts import Code, Note, Quote, Table
 from kernelbench_dist.report._plots import Picture
-from kernelbench_dist.report._sections import printable_lines, sections
+from kernelbench_dist.report._sections import sections
 
 if TYPE_CHECKING:
     from kernelbench_dist.report._document import Report
@@ -41,7 +42,7 @@ def escaped(text: str) -> str:
     >>> escaped("a_b <script>|")
     'a\\\\_b \\\\<script\\\\>\\\\|'
     """
-    return _SPECIAL.sub(r"\\\1", text)
+    return _SPECIAL.sub(r"\\\1", printable(text))
 
 
 def _card(card: Card) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from pygments.token import Token
 
 from kernelbench_dist._version import __version__
 from kernelbench_dist.report._cards import cards
-from kernelbench_dist.report._figures import figure, one_line, printable, sizes
+from kernelbench_dist.report._figures import figure, one_line, printable, printable_lines, sizes
 from kernelbench_dist.report._parts import Code, Note, Quote, Table
 from kernelbench_dist.report._plots import Picture
 from kernelbench_dist.report._sections import sections
@@ -51,7 +51,7 @@ def page(report: Report) -> str:
     """The document. What comes from a submission is escaped, and no script but ours may run."""
     script, style = _file("script.js"), _file("style.css")
     verdict, tone, subtitle = banner(report)
-    return (
+    rendered = (
         _environment()
         .get_template("page.html")
         .render(
@@ -67,8 +67,10 @@ def page(report: Report) -> str:
             # Should something slip through that looks like markup, the browser does not run it.
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             version=__version__,
+            made_at=report.made_at,
         )
     )
+    return rendered.lstrip()  # the lines of the macros
 
 
 def banner(report: Report) -> tuple[str, str, str]:
@@ -112,11 +114,18 @@ def _environment() -> Environment:
         loader=PackageLoader("kernelbench_dist.report", "html"),
         autoescape=select_autoescape(default=True),
         undefined=StrictUndefined,
+        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     made.filters |= {"kind": lambda part: _KINDS[type(part)], "lines": _lines}
     return made
+
+
+def _shown(value: Any) -> Any:
+    """What is not ours holds no control characters when it gets to a page."""
+    plain = isinstance(value, str) and not isinstance(value, Markup)
+    return printable_lines(value) if plain else value
 
 
 def _file(name: str) -> str:

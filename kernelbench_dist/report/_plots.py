@@ -207,14 +207,16 @@ def _roofline(
         svg.path(kind, line, f"{c.source}: {decimal(c.bytes_per_s, 'B/s')}")
     roof = ceilings[0]
     limit = min(intensity * roof.bytes_per_s, roof.flops_per_s or math.inf)
+    max_at = rates.index(max(rates))
+    apart = y(min(rates)) - y(max(rates)) > 16 or len(rates) == 1
     svg.line("gap", x(intensity), y(limit), x(intensity), y(min(rates)))
-    for (name, us), rate in zip(points, rates, strict=True):
+    for i, ((name, us), rate) in enumerate(zip(points, rates, strict=True)):
         said = f"{name}: {decimal(rate, 'FLOP/s')}, {figure(rate / limit)} of the roof"
         svg.add("circle", f"point {_class(name)}", said, cx=x(intensity), cy=y(rate), r=5.5)
         left = x(intensity) > 0.62 * WIDTH
         svg.text(
             x(intensity) + (-12 if left else 12),
-            y(rate) + 4,
+            y(rate) + (4 if apart else (-5, 14)[i != max_at]),
             f"{name} {figure(us, 'us')}",
             f"name {_class(name)}",
             at="end" if left else "start",

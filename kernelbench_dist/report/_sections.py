@@ -21,11 +21,11 @@ from kernelbench_dist.report._figures import (
     counted,
     figure,
     one_line,
-    printable,
+    printable_lines,
     shape,
     sizes,
 )
-from kernelbench_dist.report._parts import Cell, Code, Note, Part, Quote, Section, Table, table
+from kernelbench_dist.report._parts import Cell, Code, Note, Part, Quote, Section, table
 from kernelbench_dist.report._plots import Picture, distribution, error_map, roofline
 from kernelbench_dist.timing import BenchResult
 from kernelbench_dist.timing._result import KINDS
@@ -70,11 +70,6 @@ def _to_do(result: Result) -> Iterator[Section]:
     if replay := getattr(result, "replay", None):
         parts.append(Quote("The failed trial again", one_line(replay, 4000)))
     yield Section("to-do", "What to do", tuple(parts))
-
-
-def printable_lines(text: str) -> str:
-    """The text with its line ends, and its other control characters written out."""
-    return "\n".join(printable(line.expandtabs(4)) for line in text.splitlines())
 
 
 def _pictures(result: Result, profile: Mapping[str, Any] | None) -> Iterator[Section]:
@@ -252,8 +247,6 @@ def _provenance(report: Report) -> Iterator[Section]:
             ("device time by", timing.method + (f": {timing.reason}" if timing.reason else "")),
             ("rounds, seed of the timing", f"{timing.rounds}, {timing.seed}"),
         ]
-    if report.made_at:
-        rows.append(("report made", report.made_at))
     parts: list[Part] = [table("", ("", ""), [(k, one_line(str(v), 300)) for k, v in rows])]
     if result is not None:
         parts += [Note(one_line(note)) for note in result.notes[:20]]
@@ -278,6 +271,3 @@ def _judged(result: Result) -> Iterator[tuple[str, str]]:
         if options.world_size > 1:
             yield "ranks", f"{options.world_size}, {options.ranks}"
     yield "judged", f"{result.started_at}, in {figure(result.seconds, 's')}"
-
-
-__all__ = ["Table", "printable_lines", "sections"]

@@ -46,7 +46,7 @@ def _verdicts(rows: Sequence[Row]) -> Table:
         "submission",
         "verdict",
         "speedup",
-        "that is",
+        "speed",
         "time a call",
         "reference",
         "class",
@@ -92,7 +92,7 @@ def _curve(rows: Sequence[Row]) -> Picture:
     speeds = sorted(r.speedup for r in rows if r.verdict is Verdict.PASSED and r.speedup)
     if not speeds:
         return Picture(title, missing="nothing that passed was timed")
-    x = Axis(min(0.5, speeds[0]) / 1.2, max(2.0, speeds[-1]) * 1.2, 44, _WIDTH - 10, log=True)
+    x = Axis(min(0.5, speeds[0]) / 1.2, max(2.0, speeds[-1]) * 1.2, 54, _WIDTH - 10, log=True)
     y = Axis(0.0, 1.0, 220, 12)
     svg = Svg(_WIDTH, 262, "fast_p: the share that is right and faster than p")
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):

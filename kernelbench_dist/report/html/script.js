@@ -44,7 +44,7 @@ function addFilters(box) {
   words.placeholder = "filter";
   words.setAttribute("aria-label", "rows that hold these words");
   const count = document.createElement("output");
-  const chosen = ["problem", "verdict", "that is", "call"].flatMap((name) => {
+  const chosen = ["problem", "verdict", "speed", "call"].flatMap((name) => {
     const column = heads.indexOf(name);
     if (column < 0) return [];
     const values = [...new Set(rows.map((row) => text(row.cells[column])))].filter(Boolean).sort();
