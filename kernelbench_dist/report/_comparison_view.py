@@ -51,8 +51,8 @@ def _row(result: ComparisonResult, e: Entrant, place: int) -> tuple[Cell | str, 
     verdict = Cell(str(e.verdict), tone="good" if e.passed else "bad")
     launches = "" if e.launches is None else str(e.launches.kernels)
     if result.timing is None or e.name not in result.ranking:
-        reason = Cell(one_line(e.reason, 200), tone="dim")
-        return Cell("-", place), one_line(e.name, 120), verdict, "", "", reason, launches
+        reason = one_line(e.reason, 200)
+        return Cell("-", place), one_line(e.name, 120), verdict, "", "", "", launches, reason
     t = result.timing[e.name].timing(result.timing.kind)
     assert t is not None
     ratio = result.ratio(e.name, result.timing.baseline)
@@ -65,6 +65,7 @@ def _row(result: ComparisonResult, e: Entrant, place: int) -> tuple[Cell | str, 
         Cell(_said(ratio), ratio.ratio),
         Cell(ratio.verdict, tone=TONES[ratio.verdict]),
         launches,
+        "",
     )
 
 

@@ -104,7 +104,8 @@ def facts(report: Report) -> list[str]:
     if options is not None:
         found.append(options.dtype or "dtypes of the problem")
         at = getattr(result, "timing_sizes", None)
-        found.append(f"timed at {sizes(at)}" if timing is not None else "not timed")
+        own = sizes(at) if at else f"{sizes(at)} sizes"
+        found.append(f"timed at {own}" if timing is not None else "not timed")
     return [one_line(fact, 120) for fact in (*found, result.started_at)]
 
 

@@ -59,7 +59,9 @@ def distribution(timing: BenchResult, kind: Kind, of: str | None = None) -> Pict
         own = _series(name, timing)
         y = 8 + _ROW * i
         svg.text(8, y + 12, cut(name, 40), f"name {own}")
-        svg.text(WIDTH - 8, y + 12, figure(t.median_us, "us"), "value", at="end")
+        beyond = sum(not axis.low <= us <= axis.high for us in t.samples_us)
+        aside = f" ({beyond} beyond)" if beyond else ""
+        svg.text(WIDTH - 8, y + 12, figure(t.median_us, "us") + aside, "value", at="end")
         svg.add(
             "rect",
             f"band {own}",
@@ -95,7 +97,7 @@ def _method(timing: BenchResult, kind: Kind) -> str:
 
 
 def _times_axis(all_times: Sequence[Timing]) -> Axis:
-    """From the least sample to a little over the p95; what lies beyond is drawn at the edge."""
+    """From the least sample to a little over the p95; what lies beyond is counted."""
     low = min(t.min_us for t in all_times)
     high = max(max(t.p95_us, t.median_high_us) for t in all_times)
     if high > 5 * low > 0:
@@ -106,17 +108,13 @@ def _times_axis(all_times: Sequence[Timing]) -> Axis:
 
 def _dots(svg: Svg, axis: Axis, samples_us: Sequence[float], y: float, own: str) -> None:
     stacked: Counter[int] = Counter()
-    beyond = 0
     for us in samples_us:
         if not axis.low <= us <= axis.high:
-            beyond += 1
             continue
         column = round(axis(us) / (2 * _DOT))
         up = min(stacked[column] * 2 * _DOT, 16.0)
         stacked[column] += 1
         svg.add("circle", f"dot {own}", cx=axis(us), cy=y - up, r=_DOT)
-    if beyond:
-        svg.text(axis.end, y - 8, f"{beyond} beyond", "label", at="end")
 
 
 # The roofline

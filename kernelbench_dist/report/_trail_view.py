@@ -80,7 +80,7 @@ def _calls(trail: Sequence[Entry], best: int | None) -> Table:
                     figure(e.model_seconds, "s") if e.model_seconds is not None else "",
                     e.model_seconds,
                 ),
-                one_line(e.reason, 160),
+                one_line(e.reason, 120),
             )
         )
     return table(
