@@ -43,6 +43,7 @@ def _ranked(result: ComparisonResult) -> Table:
         "of the reference's",
         "speed",
         "launches",
+        "reason",
     )
     return table("Ranking", columns, rows, figures=(0, 3, 4, 6), caption=caption, sorts=True)
 

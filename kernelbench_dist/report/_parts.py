@@ -78,5 +78,6 @@ def table(
     sorts: bool = False,
 ) -> Table:
     """A table of cells, of which plain text needs no more than itself."""
+    assert all(len(row) == len(columns) for row in rows), title
     cells = tuple(tuple(c if isinstance(c, Cell) else Cell(c) for c in row) for row in rows)
     return Table(title, columns, cells, frozenset(figures), caption, sorts)
