@@ -199,27 +199,63 @@ def profile() -> dict[str, Any]:
         ("not selected", 8.0),
         ("branch resolving", 6.0),
     )
+    counters = {
+        "name": "gather_linear<float, 4>",
+        "grid": [12, 7, 1],
+        "block": [128, 1, 1],
+        "time_us": 3.4,
+        "dram_percent": 12.0,
+        "l2_percent": 20.0,
+        "sm_percent": 18.5,
+        "occupancy_achieved_percent": 43.0,
+        "occupancy_limiter": "registers",
+        "registers_per_thread": 40,
+        "stalls": [{"reason": r, "percent": p} for r, p in stalls],
+    }
+    held = {"name": "launch-bound", "because": "1.3 us, under three empty kernels"}
+    held["source"] = "timer"
     return {
         "tool": "profile_kernel",
-        "kernels": [
+        "time_class": held,
+        "activity": [
             {
+                "kind": "kernel",
                 "name": "gather_linear<float, 4>",
-                "time_us": 1.3,
-                "launches": 1,
+                "launches_per_call": 1.0,
+                "us_per_call": 1.3,
                 "grid": [12, 7, 1],
                 "block": [128, 1, 1],
-                "dram_percent": 12.0,
-                "sm_percent": 18.5,
-                "occupancy_percent": 43.0,
-                "stalls": [{"reason": r, "percent": p} for r, p in stalls],
+                "is_own": True,
+            },
+            {"kind": "fill", "name": "fill", "launches_per_call": 1.0, "us_per_call": 0.9,
+             "bytes": 4096},
+        ],
+        "kernels": [{"counters": counters, "time_class": held}],
+        "counters_source": "Nsight Compute 2025.3",
+        "counter_light": {"percent": 20.0, "sm_percent": 18.5, "memory_percent": 20.0},
+        "hints": [
+            {
+                "rule": "bank_conflicts",
+                "what": "bank conflicts in shared memory",
+                "kernel": "gather_linear<float, 4>",
+                "value": 87.5,
+                "threshold": 10.0,
+                "unit": "%",
+                "advice": "pad the rows",
             }
         ],
-        "ceilings": {
-            "source": "copy and matmul, measured on this device",
-            "bytes_per_s": 4.2e12,
-            "flops_per_s": 51e12,
-        },
-        "hints": [{"message": "bank conflicts: 32 wavefronts where 4 would do; pad the rows"}],
+    }  # fmt: skip
+
+
+def specs() -> dict[str, Any]:
+    """As get_gpu_specs' result in plain values."""
+    return {
+        "tool": "get_gpu_specs",
+        "device_name": "NVIDIA H200",
+        "measured": [
+            {"name": "copy", "rate": 4.2e12, "unit": "B/s", "how": "graph"},
+            {"name": "float32", "rate": 51e12, "unit": "FLOP/s", "how": "graph"},
+        ],
     }
 
 
@@ -334,6 +370,7 @@ def full() -> Report:
         made_at=NOW,
         result=submit(),
         profile=profile(),
+        specs=specs(),
         trail=tries(),
         source=SOURCE,
         reference="class Model: ...\n",

@@ -105,6 +105,37 @@ def test_stalls_add_up_and_all_but_the_top_five_are_one(full):
     assert full.all("span", "what")[-1] == "all others"
 
 
+def test_a_profile_has_its_class_its_kernels_and_hints_with_their_numbers(full):
+    assert "launch-bound: 1.3 us, under three empty kernels (by timer)." in " ".join(
+        full.all("p", "note")
+    )
+    rows = full.all("tr")
+    assert "kernel gather_linear<float, 4> 1.30 1 12 x 7 x 1 128 x 1 x 1 yes" in rows
+    assert "fill fill 0.900 1 4.00 KiB" in rows
+    assert any(row.startswith("gather_linear<float, 4> 3.40 12.0 20.0 18.5 43.0") for row in rows)
+    assert (
+        "bank conflicts in shared memory gather_linear<float, 4> 87.5 % 10.0 % pad the rows" in rows
+    )
+    assert "busiest unit, of its own peak 20.0 % (counters)" in " ".join(full.all("article"))
+
+
+def test_a_profile_without_counters_says_why():
+    profile = {
+        "tool": "profile_kernel",
+        "counters_absent": "the driver gives counters to root alone",
+        "kernels": [],
+    }
+    report = Report(title="t", result=cases.submit(), profile=profile)
+    stalls = cards(report.result, report.profile)[-1]
+    assert (stalls.figure, stalls.missing) == ("", "the driver gives counters to root alone")
+    page = Page(report.to_html())
+    assert "Counters: not measured: the driver gives counters to root alone" in page.all("p")
+    # Without measured rates the roofline has those of the datasheet alone, and names it.
+    assert len(page.marks("path", "ceiling")) == 1
+    (caption,) = [said for said in page.all("figcaption") if "Ceilings" in said]
+    assert "solid: datasheet of the H200, 4.80 TB/s and 67.0 TFLOP/s" in caption
+
+
 def test_plots_have_their_marks(full):
     # Three kinds of time, each with twenty samples of two sides and of the floor; none is beyond
     # the edge but those above the 95th percentile.
@@ -211,7 +242,10 @@ def hostile() -> Report:
     )
     changed = type(result).from_dict(changed.to_dict())
     profile = cases.profile()
-    profile["kernels"][0] |= {"name": HOSTILE, "stalls": [{"reason": HOSTILE, "percent": 100.0}]}
+    stalls = [{"reason": HOSTILE, "percent": 100.0}]
+    profile["kernels"][0]["counters"] |= {"name": HOSTILE, "stalls": stalls}
+    profile["activity"][0]["name"] = profile["hints"][0]["kernel"] = HOSTILE
+    profile["notes"] = [HOSTILE]
     trail = tuple(
         e.model_copy(update={"tool": HOSTILE, "reason": HOSTILE, "problem": HOSTILE})
         for e in report.trail

@@ -64,7 +64,7 @@ def cards(result: Result | None, profile: Profile | None) -> list[Card]:
         return [_stalls(profile)] if profile is not None else []
     made = [_precision(result)]
     if isinstance(result, SubmitResult):
-        made = [_timing(result), *made, _memory(result), _launches(result), _light(result)]
+        made = [_timing(result), *made, _memory(result), _launches(result), _light(result, profile)]
     return [*made, _stalls(profile)]
 
 
@@ -218,7 +218,7 @@ def _counts(launches: Launches | None) -> str:
     )
 
 
-def _light(result: SubmitResult) -> Card:
+def _light(result: SubmitResult, profile: Profile | None) -> Card:
     light = result.speed_of_light
     if light is None:
         said = why_not(result, "speed of light", "no peaks are known")
@@ -231,6 +231,7 @@ def _light(result: SubmitResult) -> Card:
         "% of the roofline",
         light.time_class,
         rows=(
+            ("busiest unit, of its own peak", _by_counters(profile)),
             ("least time at the peaks", figure(light.floor_us, "us")),
             (f"time, {light.time_kind} L2", figure(light.time_us, "us")),
             ("bytes that must move", decimal(light.bytes_moved, "B")),
@@ -242,16 +243,23 @@ def _light(result: SubmitResult) -> Card:
     )
 
 
+def _by_counters(profile: Profile | None) -> str:
+    """The other sense of the word, which needs counters."""
+    light = (profile or {}).get("counter_light")
+    return f"{figure(light['percent'], '%')} (counters)" if light else "not measured"
+
+
 def _stalls(profile: Profile | None) -> Card:
     if profile is None:
         return Card("Stalls", missing=NO_PROFILE)
-    kernels = [k for k in profile.get("kernels") or () if _counters(k).get("stalls")]
-    if not kernels:
-        said = profile.get("no_counters_because") or "the profile holds no counters of stalls"
+    counted = [k.get("counters") or {} for k in profile.get("kernels") or ()]
+    counted = [c for c in counted if c.get("stalls")]
+    if not counted:
+        said = profile.get("counters_absent") or "the profile holds no counters of stalls"
         return Card("Stalls", missing=one_line(str(said)))
     # Kernels are kept apart: shares of one say nothing of another.
-    kernel = max(kernels, key=lambda k: k.get("time_us") or 0.0)
-    stalls = sorted(_counters(kernel)["stalls"], key=lambda s: -s["percent"])
+    longest = max(counted, key=lambda c: c.get("time_us") or 0.0)
+    stalls = sorted(longest["stalls"], key=lambda s: -s["percent"])
     rest = sum(s["percent"] for s in stalls[_MOST_STALLS:])
     bars = [Bar(one_line(str(s["reason"]), 60), s["percent"]) for s in stalls[:_MOST_STALLS]]
     return Card(
@@ -259,12 +267,7 @@ def _stalls(profile: Profile | None) -> Card:
         figure(stalls[0]["percent"]),
         "%",
         one_line(str(stalls[0]["reason"]), 60),
-        rows=(("kernel", one_line(str(kernel.get("name")), 120)),),
+        rows=(("kernel", one_line(str(longest.get("name")), 120)),),
         bars=(*bars, Bar("all others", rest)) if rest > 0 else tuple(bars),
-        source="Nsight Compute: shares of what warps waited for, together 100 %",
+        source="hardware counters: shares of what warps waited for, together 100 %",
     )
-
-
-def _counters(kernel: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A kernel's counters: in a part of their own, or beside its other figures."""
-    return kernel.get("counters") or kernel

@@ -41,6 +41,7 @@ RESULTS: dict[str, type[Result]] = {
         SubmitResult,
     )
 }
+_PLAIN = {"profile_kernel": "profile", "get_gpu_specs": "specs"}
 PathLike = str | os.PathLike[str]
 
 
@@ -48,7 +49,8 @@ PathLike = str | os.PathLike[str]
 class Report:
     """Whatever is known of a submission, or of several: each part may be missing.
 
-    `profile` is what `profile_kernel` has found, as plain values. `source` is the submission's
+    `profile` is what `profile_kernel` has found, and `specs` what `get_gpu_specs` has, as plain
+    values. `source` is the submission's
     text, `reference` that of the problem's file.
 
     >>> report = Report(title="my kernel")
@@ -60,6 +62,7 @@ class Report:
     made_at: str = ""
     result: Result | None = None
     profile: Mapping[str, Any] | None = None
+    specs: Mapping[str, Any] | None = None
     comparison: ComparisonResult | None = None
     trail: tuple[Entry, ...] = ()
     sweep: tuple[Row, ...] = ()
@@ -130,6 +133,7 @@ class Report:
             "made_at": self.made_at,
             "result": self.result and self.result.to_dict(),
             "profile": self.profile and dict(self.profile),
+            "specs": self.specs and dict(self.specs),
             "comparison": self.comparison and self.comparison.to_dict(),
             "trail": [entry.model_dump(mode="json") for entry in self.trail],
             "sweep": [row.model_dump(mode="json") for row in self.sweep],
@@ -176,8 +180,8 @@ def _parts(path: Path) -> dict[str, Any]:
         return {"comparison": ComparisonResult.from_dict(data)}
     if tool in RESULTS:
         return {"result": _result(data)}
-    if tool == "profile_kernel":
-        return {"profile": data}
+    if tool in _PLAIN:
+        return {_PLAIN[tool]: data}
     return _lines(path, text)  # a trail of one line, say
 
 

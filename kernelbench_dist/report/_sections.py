@@ -13,7 +13,7 @@ from kernelbench_dist.harness._results import (
     StaticResult,
     SubmitResult,
 )
-from kernelbench_dist.report import _comparison_view, _sweep_view, _trail_view
+from kernelbench_dist.report import _comparison_view, _profile_view, _sweep_view, _trail_view
 from kernelbench_dist.report._cards import why_not, worst_output
 from kernelbench_dist.report._figures import (
     NOT_MEASURED,
@@ -27,6 +27,7 @@ from kernelbench_dist.report._figures import (
 )
 from kernelbench_dist.report._parts import Cell, Code, Note, Part, Quote, Section, table
 from kernelbench_dist.report._plots import Picture, distribution, error_map, roofline
+from kernelbench_dist.report._profile_view import ceilings
 from kernelbench_dist.timing import BenchResult
 from kernelbench_dist.timing._result import KINDS
 
@@ -43,11 +44,11 @@ def sections(report: Report) -> list[Section]:
     result = report.result
     if result is not None:
         found += _to_do(result)
-        found += _pictures(result, report.profile)
+        found += _pictures(result, report.specs)
     if report.comparison is not None:
         found.append(_comparison_view.section(report.comparison))
     if report.profile is not None:
-        found += _profile(report.profile)
+        found.append(_profile_view.section(report.profile))
     if report.trail:
         found.append(_trail_view.section(report.trail))
     if report.sweep:
@@ -72,7 +73,7 @@ def _to_do(result: Result) -> Iterator[Section]:
     yield Section("to-do", "What to do", tuple(parts))
 
 
-def _pictures(result: Result, profile: Mapping[str, Any] | None) -> Iterator[Section]:
+def _pictures(result: Result, specs: Mapping[str, Any] | None) -> Iterator[Section]:
     if not isinstance(result, (SubmitResult, CorrectnessResult)):
         return
     worst = worst_output(result.trials)
@@ -93,48 +94,11 @@ def _pictures(result: Result, profile: Mapping[str, Any] | None) -> Iterator[Sec
             measured = [k for k in KINDS if result.timing.empty.timing(k) is not None]
             parts += [distribution(result.timing, k, result.timing_of) for k in measured]
         missing = why_not(result, "the roofline", "no peaks are known")
-        ceilings = (profile or {}).get("ceilings")
-        parts.append(roofline(result.speed_of_light, result.timing, ceilings, missing))
+        measured_rates = ceilings(specs, worst[1].dtype) if worst else None
+        parts.append(roofline(result.speed_of_light, result.timing, measured_rates, missing))
     parts.append(error_map(output, i, no_map))
     drawn_first = sorted(parts, key=lambda p: p.svg is None)
     yield Section("pictures", "In pictures", tuple(drawn_first), side_by_side=True)
-
-
-def _profile(profile: Mapping[str, Any]) -> Iterator[Section]:
-    rows: list[tuple[Cell | str, ...]] = []
-    for k in profile.get("kernels") or ():
-        counters = k.get("counters") or k
-        time_us, launches = k.get("time_us"), k.get("launches")
-        rows.append(
-            (
-                one_line(str(k.get("name")), 160),
-                Cell(figure(time_us, "us"), time_us),
-                Cell(NOT_MEASURED if launches is None else str(launches), launches),
-                _dims(k.get("grid")),
-                _dims(k.get("block")),
-                *(
-                    Cell(figure(counters.get(name), "%"), counters.get(name))
-                    for name in ("dram_percent", "sm_percent", "occupancy_percent")
-                ),
-            )
-        )
-    columns = ("kernel", "time", "launches", "grid", "block", "DRAM", "SM", "occupancy")
-    parts: list[Part] = []
-    if rows:
-        parts.append(table("Kernels", columns, rows, figures=(1, 2, 5, 6, 7), sorts=True))
-    parts += [
-        Note(f"{one_line(str(hint.get('message', hint)), 400)}")
-        for hint in profile.get("hints") or ()
-        if isinstance(hint, dict)
-    ]
-    if why := profile.get("no_counters_because"):
-        parts.append(Note(f"Counters: {NOT_MEASURED}: {one_line(str(why), 400)}"))
-    if parts:
-        yield Section("profile", "Profile", tuple(parts))
-
-
-def _dims(dims: Any) -> str:
-    return " x ".join(map(str, dims)) if dims else NOT_MEASURED
 
 
 def _trials(result: Result) -> Iterator[Section]:
