@@ -184,6 +184,15 @@ def test_sources_stand_beside_each_other_in_colour(full):
     assert len(full.all("span", "l")) == len(cases.SOURCE.splitlines()) + 1
 
 
+def test_a_very_long_source_is_cut_and_says_so():
+    text = "x = 1\n" * 5000 + "y" * 2000
+    page = Page(Report(title="t", source=text).to_html())
+    lines = page.all("span", "l")
+    assert lines[-2:] == ["x = 1", "... 1001 more lines"]
+    page = Page(Report(title="t", source="y" * 2000).to_html())
+    assert page.all("span", "l") == ["y" * 1000 + " ..."]
+
+
 def test_the_page_needs_nothing_beside_it():
     text = cases.full().to_html()
     page = Page(text)

@@ -11,25 +11,23 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
-from kernelbench_dist.harness._results import Frozen
-from kernelbench_dist.harness._trail import Delta, Entry, Figures, Tokens, Trail, judged
-from kernelbench_dist.harness._verdicts import Verdict
+from kernelbench_dist.harness._trail import Entry, Figures, Trail, judged
 
 _MOST_SAID = 20
 
-Seconds = Annotated[float, Field(ge=0)]
+_WORKED_OUT = ("delta_to_last", "delta_to_best", "source_is_correct")
+
 Positive = Annotated[float, Field(gt=0)]
 
 
-class TheirFigures(Frozen):
-    """As `Figures`. What compares two times must be there whole, and what is there must be so."""
+class TheirFigures(Figures):
+    """What is there must be possible, and what compares two times must be there whole."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     warm_us: Positive | None = None
     cold_us: Positive | None = None
     call_us: Positive | None = None
-    kind: Literal["warm", "cold", "call"] | None = None
     ratio: Positive | None = None
     ratio_low: Positive | None = None
     ratio_high: Positive | None = None
@@ -38,46 +36,28 @@ class TheirFigures(Frozen):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        if self.kind is not None and getattr(self, f"{self.kind}_us") is None:
+        if self.kind is not None and self.time_us is None:
             raise ValueError(f"kind is {self.kind!r}, and {self.kind}_us is missing")
         ends = (self.ratio_low, self.ratio, self.ratio_high)
-        if any(end is not None for end in ends):
-            if self.ratio is None or (self.ratio_low is None) != (self.ratio_high is None):
-                raise ValueError("ratio is given alone, or with both ratio_low and ratio_high")
-            if self.ratio_low and self.ratio_high and list(ends) != sorted(ends):  # type: ignore[type-var]
-                raise ValueError(f"ratio_low, ratio, ratio_high are {ends}, and must ascend")
+        given = [end for end in ends if end is not None]
+        if given and (self.ratio is None or len(given) == 2):
+            raise ValueError("ratio is given alone, or with both ratio_low and ratio_high")
+        if given != sorted(given):
+            raise ValueError(f"ratio_low, ratio, ratio_high are {ends}, and must ascend")
         return self
 
 
-class Line(Frozen):
-    """One call. Of a trail of our own, what follows from the other lines is worked out anew."""
+class Line(Entry):
+    """One call. What follows from the other lines is accepted, and worked out anew."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, populate_by_name=True)
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    schema_version: Literal["kernelbench_dist.trail/1"] | None = Field(default=None, alias="schema")
-    time: str
     tool: Annotated[str, Field(min_length=1)]
-    submission: str | None = None
     source: str | None = None
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    problem: str | None = None
-    device: str | None = None
-    device_name: str | None = None
-    dtype: str | None = None
-    sizes: dict[str, int] | None = None
-    backward: bool | None = None
     ranks: Literal["virtual", "gloo"] | None = None
-    verdict: Verdict | None = None
-    reason: str = ""
-    seconds: Seconds | None = None
-    model_seconds: Seconds | None = None
+    seconds: Annotated[float, Field(ge=0)] | None = None
     figures: TheirFigures | None = None
-    model: str | None = None
-    tokens: Tokens | None = None
-
-    delta_to_last: Delta | None = Field(default=None, exclude=True)
-    delta_to_best: Delta | None = Field(default=None, exclude=True)
-    source_is_correct: bool | None = Field(default=None, exclude=True)
 
     @field_validator("time")
     @classmethod
@@ -88,17 +68,18 @@ class Line(Frozen):
 
     @model_validator(mode="after")
     def _source_fits(self) -> Self:
-        found = self.source is not None and hashlib.sha256(self.source.encode()).hexdigest()
-        if found and self.sha256 not in (None, found):
-            raise ValueError(f"sha256 is {self.sha256}, and that of source is {found}")
+        if self.sha256 not in (None, self._hash()):
+            raise ValueError(f"sha256 is {self.sha256}, and that of source is {self._hash()}")
         return self
 
+    def _hash(self) -> str | None:
+        if self.source is None:
+            return self.sha256
+        return hashlib.sha256(self.source.encode()).hexdigest()
+
     def entry(self) -> Entry:
-        fields = self.model_dump(exclude={"schema_version", "source", "figures", "tokens"})
-        if self.source is not None:
-            fields["sha256"] = hashlib.sha256(self.source.encode()).hexdigest()
-        fields["figures"] = self.figures and Figures(**self.figures.model_dump())
-        return Entry(**fields, tokens=self.tokens)
+        fields = self.model_dump(exclude={"source", *_WORKED_OUT}) | {"sha256": self._hash()}
+        return Entry.model_validate(fields)
 
 
 def import_trail(

@@ -32,6 +32,7 @@ _KINDS: dict[type[Any], str] = {
     Quote: "quote",
     Code: "code",
 }
+_MOST_LINES, _WIDEST = 4000, 1000
 # Token types that the style sheet has colours for; a type belongs to the first that holds it.
 _TOKENS = (
     (Token.Comment, "tc"),
@@ -135,8 +136,10 @@ def _file(name: str) -> str:
 
 def _lines(text: str) -> list[list[tuple[str, str]]]:
     """The lines of a Python file as pieces with the class of each, "" where it has none."""
+    lines = [line if len(line) <= _WIDEST else f"{line[:_WIDEST]} ..." for line in text.split("\n")]
+    shown = "\n".join(lines[:_MOST_LINES]).expandtabs(4)
     found: list[list[tuple[str, str]]] = [[]]
-    for token, value in lex(text.replace("\t", "    "), PythonLexer(stripnl=False, ensurenl=False)):
+    for token, value in lex(shown, PythonLexer(stripnl=False, ensurenl=False)):
         kind = next((name for of, name in _TOKENS if token in of), "")
         for i, piece in enumerate(value.split("\n")):
             if i:
@@ -145,4 +148,6 @@ def _lines(text: str) -> list[list[tuple[str, str]]]:
                 found[-1].append((kind, printable(piece)))
     while found and not found[-1]:
         found.pop()
+    if len(lines) > _MOST_LINES:
+        found.append([("", f"... {len(lines) - _MOST_LINES} more lines")])
     return found
