@@ -127,6 +127,8 @@ def test_a_broken_problem_is_nobodys_failure(write):
     result = compare([RIGHT, WRONG], broken, device="cpu")
     assert result.verdict is Verdict.PROBLEM_ERROR
     assert result.timing is None
+    for entrant in result.entrants:
+        assert (entrant.verdict, entrant.reason) == (Verdict.PROBLEM_ERROR, "it was not judged")
 
 
 def test_names_tell_files_apart(write, problem, monkeypatch):

@@ -187,8 +187,8 @@ def compare(
         with _device.exclusive(session.options.device) as waited:
             measured["waited_seconds"] = waited
             _measure(session, entries, at, rounds, min_time_ms, measured)
-    entrants = tuple(entry.entrant() for entry in entries)
-    _conclude(head, entrants, measured.get("timing"))
+    entrants = tuple(entry.entrant(head.verdict) for entry in entries)
+    _conclude(head, entrants)
     result = ComparisonResult(
         **head.fields(),
         options=session.options,
@@ -199,8 +199,8 @@ def compare(
     return result if head.reason else result.model_copy(update={"reason": summary(result)})
 
 
-def _conclude(head: Head, entrants: Sequence[Entrant], timing: BenchResult | None) -> None:
-    """The verdict is that of the first which failed, if the problem itself was fit to judge."""
+def _conclude(head: Head, entrants: Sequence[Entrant]) -> None:
+    """The verdict is that of the first which failed, if nothing else was in the way."""
     failed = [e for e in entrants if not e.passed]
     if head.verdict is Verdict.PASSED and failed:
         head.verdict = failed[0].verdict
@@ -226,8 +226,8 @@ class _Entry:
 
     name: str
     read: Submission
-    verdict: Verdict = Verdict.PASSED
-    reason: str = "it agrees with the reference"
+    verdict: Verdict | None = None
+    reason: str = "it was not judged"
     detail: str = ""
     builds: list[Build] = field(default_factory=list)
     trials: tuple[Trial, ...] = ()
@@ -247,6 +247,7 @@ class _Entry:
                 raise JudgedError(checked.verdict, f"static check: {checked.reason}")
             judge_trials(session, wanted, found)
             self.side = session.candidate
+            self.verdict, self.reason = Verdict.PASSED, "it agrees with the reference"
         except JudgedError as error:
             if error.verdict is Verdict.PROBLEM_ERROR:
                 raise
@@ -267,11 +268,12 @@ class _Entry:
         session.submission, session.candidate = self.read, self.side
         session.construct_submission()
 
-    def entrant(self) -> Entrant:
+    def entrant(self, ended: Verdict) -> Entrant:
+        """ended: the verdict that ended all, for what was not judged by then."""
         return Entrant(
             name=self.name,
             submission=self.read.source(),
-            verdict=self.verdict,
+            verdict=self.verdict or ended,
             reason=self.reason,
             detail=self.detail,
             builds=tuple(self.builds),

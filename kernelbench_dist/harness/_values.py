@@ -120,7 +120,7 @@ def with_map(
     shown = [output for _, _, output in flat]
     ranked = [(o.share_of_bound, at) for at, o in enumerate(shown) if o.share_of_bound is not None]
     if ranked:
-        at = max(ranked)[1]
+        at = max(ranked, key=lambda item: item[0])[1]
         rank, i, output = flat[at]
         e = expected[rank]
         found = error_map(got[rank][i], e.values[i], e.bounds[i])
@@ -139,16 +139,12 @@ def error_map(got: torch.Tensor, exact: torch.Tensor, bound: torch.Tensor) -> Er
     rows = got.numel() // columns
     tile_rows, tile_columns = (-(-n // _MOST_TILES) for n in (rows, columns))
     flat = [t.reshape(rows, columns) for t in (got, exact, bound)]
-    worst = []
-    for start in range(0, rows, tile_rows):
-        mine, right, allowed = (t[start : start + tile_rows] for t in flat)
-        # A row of tiles at a time, so that a large output does not need its size once more.
-        wide = torch.complex128 if mine.is_complex() else torch.float64
-        error = (mine.to(wide) - right.to(wide)).abs()
-        settled = (mine == right) | (torch.isnan(mine) & torch.isnan(right)) | (allowed >= NO_BOUND)
-        share = torch.where(settled, 0.0, error / allowed.to(torch.float64))
-        most = torch.nan_to_num(share, nan=math.inf, posinf=math.inf).amax(0)
-        worst.append([_three_digits(float(part.max())) for part in most.split(tile_columns)])
+    # In strips of the longer side, so that a large output does not need its size once more.
+    if rows >= columns:
+        worst = _worst_tiles(flat, tile_rows, tile_columns)
+    else:
+        turned = _worst_tiles([t.T for t in flat], tile_columns, tile_rows)
+        worst = [list(row) for row in zip(*turned, strict=True)]
     return ErrorMap(
         rows=rows,
         columns=columns,
@@ -156,6 +152,22 @@ def error_map(got: torch.Tensor, exact: torch.Tensor, bound: torch.Tensor) -> Er
         tile_columns=tile_columns,
         worst=tuple(map(tuple, worst)),
     )
+
+
+def _worst_tiles(
+    tensors: Sequence[torch.Tensor], tile_rows: int, tile_columns: int
+) -> list[list[float]]:
+    """Of results, exact values and bounds in two dims: the largest share of each tile."""
+    worst = []
+    for strips in zip(*(t.split(tile_rows) for t in tensors), strict=True):
+        mine, right, allowed = strips
+        wide = torch.complex128 if mine.is_complex() else torch.float64
+        error = (mine.to(wide) - right.to(wide)).abs()
+        settled = (mine == right) | (torch.isnan(mine) & torch.isnan(right)) | (allowed >= NO_BOUND)
+        share = torch.where(settled, 0.0, error / allowed.to(torch.float64))
+        most = torch.nan_to_num(share, nan=math.inf, posinf=math.inf).amax(0)
+        worst.append([_three_digits(float(part.max())) for part in most.split(tile_columns)])
+    return worst
 
 
 def _three_digits(share: float) -> float:

@@ -18,8 +18,15 @@ from kernelbench_dist.harness._results import (
     Trial,
 )
 from kernelbench_dist.harness._verdicts import Verdict
-from kernelbench_dist.report._figures import amount, counted, decimal, figure, number, one_line
-from kernelbench_dist.report._plots import KINDS
+from kernelbench_dist.report._figures import (
+    KINDS,
+    amount,
+    counted,
+    decimal,
+    figure,
+    number,
+    one_line,
+)
 from kernelbench_dist.timing import BenchResult
 
 Tone = Literal["good", "bad", "plain"]
@@ -59,13 +66,14 @@ class Card:
 
 
 def cards(result: Result | None, profile: Profile | None) -> list[Card]:
-    """All six, in the order in which they are read."""
+    """All six of a whole judgement; of others, those that there can be."""
     if not isinstance(result, (SubmitResult, CorrectnessResult)):
         return [_stalls(profile)] if profile is not None else []
-    made = [_precision(result)]
-    if isinstance(result, SubmitResult):
-        made = [_timing(result), *made, _memory(result), _launches(result), _light(result, profile)]
-    return [*made, _stalls(profile)]
+    stalls = [_stalls(profile)]
+    if not isinstance(result, SubmitResult):
+        return [_precision(result), *(stalls if profile is not None else [])]
+    made = [_timing(result), _precision(result), _memory(result), _launches(result)]
+    return [*made, _light(result, profile), *stalls]
 
 
 def why_not(result: SubmitResult, what: str, on_cpu: str) -> str:

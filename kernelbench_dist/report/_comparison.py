@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernelbench_dist.harness._compare_submissions import ComparisonResult
-from kernelbench_dist.report._figures import figure, one_line, sizes
+from kernelbench_dist.report._figures import KINDS, figure, one_line, sizes
 from kernelbench_dist.report._layout import paragraph, table
-from kernelbench_dist.report._plots import KINDS
 from kernelbench_dist.timing import Ratio
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kernelbench_dist.harness._compare_submissions import ComparisonResult, Entrant
-from kernelbench_dist.report._figures import figure, one_line, sizes
+from kernelbench_dist.report._figures import KINDS, figure, one_line, sizes
 from kernelbench_dist.report._parts import Cell, CellTone, Section, Table, table
-from kernelbench_dist.report._plots import KINDS, WIDTH, Picture, distribution
+from kernelbench_dist.report._plots import WIDTH, Picture, distribution
 from kernelbench_dist.report._svg import Axis, Svg, cut
 from kernelbench_dist.timing import Ratio
 from kernelbench_dist.timing._stats import PRACTICAL_THRESHOLD

@@ -6,7 +6,15 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
+from kernelbench_dist.timing._result import Kind
+
 NOT_MEASURED = "not measured"
+KINDS: dict[Kind, str] = {
+    "warm": "device time, warm L2",
+    "cold": "device time, cold L2",
+    "call": "call time",
+}
+"""of times, by the names that people read"""
 
 # What could move the cursor, colour a line or hide text; a submission chooses parts of what is
 # printed here.

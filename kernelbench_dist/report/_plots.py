@@ -11,17 +11,12 @@ from typing import Any
 from markupsafe import Markup
 
 from kernelbench_dist.harness._results import Output, SpeedOfLight
-from kernelbench_dist.report._figures import decimal, figure, one_line, shape
+from kernelbench_dist.report._figures import KINDS, decimal, figure, one_line, shape
 from kernelbench_dist.report._svg import Axis, Svg, cut
 from kernelbench_dist.timing import BenchResult
 from kernelbench_dist.timing._result import Kind, Timing
 
 WIDTH = 460.0
-KINDS: dict[Kind, str] = {
-    "warm": "device time, warm L2",
-    "cold": "device time, cold L2",
-    "call": "call time",
-}
 
 
 @dataclass(frozen=True)
@@ -183,7 +178,7 @@ def _roofline(
     ridges = [c.flops_per_s / c.bytes_per_s for c in ceilings if c.flops_per_s]
     rates = [flops / us * 1e6 for _, us in points]
     x = Axis(min(intensity, *ridges) / 10, max(intensity, *ridges) * 10, 52, WIDTH - 10, log=True)
-    top = max(c.flops_per_s for c in ceilings if c.flops_per_s) * 3
+    top = max(*(3 * c.flops_per_s for c in ceilings if c.flops_per_s), 2 * max(rates))
     least = min(*rates, min(c.bytes_per_s for c in ceilings) * intensity, top) / 4
     y = Axis(least, top, 252, 8, log=True)
     svg = Svg(WIDTH, 292, "Roofline")

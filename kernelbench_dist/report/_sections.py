@@ -16,6 +16,7 @@ from kernelbench_dist.harness._results import (
 from kernelbench_dist.report import _comparison_view, _profile_view, _sweep_view, _trail_view
 from kernelbench_dist.report._cards import why_not, worst_output
 from kernelbench_dist.report._figures import (
+    KINDS,
     NOT_MEASURED,
     amount,
     counted,
@@ -29,7 +30,6 @@ from kernelbench_dist.report._parts import Cell, Code, Note, Part, Quote, Sectio
 from kernelbench_dist.report._plots import Picture, distribution, error_map, roofline
 from kernelbench_dist.report._profile_view import ceilings
 from kernelbench_dist.timing import BenchResult
-from kernelbench_dist.timing._result import KINDS
 
 if TYPE_CHECKING:
     from kernelbench_dist.report._document import Report

@@ -15,8 +15,7 @@ from rich.text import Text
 
 from kernelbench_dist.harness._compare_submissions import ComparisonResult
 from kernelbench_dist.harness._results import Result, SubmitResult
-from kernelbench_dist.report._figures import figure, one_line
-from kernelbench_dist.report._plots import KINDS
+from kernelbench_dist.report._figures import KINDS, figure, one_line
 
 _BAR = 40
 _WORDS = (

@@ -8,9 +8,9 @@ from markupsafe import Markup
 
 from kernelbench_dist.harness._trail import Delta, Entry
 from kernelbench_dist.harness._verdicts import Verdict
-from kernelbench_dist.report._figures import figure, one_line, sizes
+from kernelbench_dist.report._figures import KINDS, figure, one_line, sizes
 from kernelbench_dist.report._parts import Cell, CellTone, Note, Section, Table, table
-from kernelbench_dist.report._plots import KINDS, Picture
+from kernelbench_dist.report._plots import Picture
 from kernelbench_dist.report._svg import Axis, Svg
 
 _WIDTH = 920.0
