@@ -12,6 +12,7 @@ import pytest
 import report_cases as cases
 from report_cases import HOSTILE, STORED
 
+from kernelbench_dist import cli
 from kernelbench_dist.harness import Verdict
 from kernelbench_dist.harness._results import Build, Diagnostic
 from kernelbench_dist.harness._trail import Trail
@@ -394,6 +395,18 @@ def test_a_sweep_stored_on_disk():
     assert all((row.speedup is None) == (row.verdict != "PASSED") for row in report.sweep)
 
 
+def test_a_sweep_as_a_folder_has_a_page_for_each_verdict(tmp_path, capsys):
+    folder = tmp_path / "pages"
+    assert cli.main(["report", str(STORED / "sweep.jsonl"), "--out", f"{folder}/"]) == 0
+    assert capsys.readouterr().out == f"4 verdicts written, with {folder}/index.html\n"
+    index = Page((folder / "index.html").read_text())
+    links = [a["href"] for tag, a, _ in index.elements if tag == "a" and a["href"][0] != "#"]
+    assert len(set(links)) == 4
+    titles = {Page((folder / link).read_text()).all("h1")[0] for link in links}
+    names = ("quick", "rows", "steps", "wrong")
+    assert titles == {f"{name}.py for softmax" for name in names}
+
+
 def test_the_best_try_is_of_the_last_conditions():
     tries = cases.tries()
     assert best_of(tries) == 5
@@ -447,6 +460,26 @@ def test_a_file_that_changed_since_is_not_shown_as_what_was_judged(tmp_path, mon
     report = Report.read(STORED / "steps.json")
     assert report.source is None
     assert "not kept: its file is not there any more, or has changed" in report.to_html()
+
+
+def test_the_verb_writes_and_prints(tmp_path, capsys):
+    stored_at = str(STORED / "steps.json")
+    out = str(tmp_path / "report.html")
+    assert cli.main(["report", stored_at, "-o", out, "--title", "mine & yours"]) == 0
+    assert capsys.readouterr().out == f"written to {out}\n"
+    assert "<h1>mine &amp; yours</h1>" in (tmp_path / "report.html").read_text()
+    assert cli.main(["report", stored_at]) == 0
+    assert capsys.readouterr().out.startswith("# PASSED: steps.py for softmax\n")
+    assert cli.main(["report", stored_at, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "kernelbench_dist.report/1"
+    assert document["result"] == json.loads((STORED / "steps.json").read_text())
+    assert cli.main(["report", str(tmp_path / "absent.json")]) == 2
+    assert "no file" in capsys.readouterr().err
+    assert cli.main(["report", stored_at, "-o", "report.pdf"]) == 2
+    assert ".html, .md, .json" in capsys.readouterr().err
+    assert cli.main(["report", stored_at, "-o", f"{tmp_path}/"]) == 2
+    assert "is no log of a sweep" in capsys.readouterr().err
 
 
 def test_a_trail_alone():

@@ -71,7 +71,8 @@ def _add_report(verbs: Any) -> None:
         "--out",
         "-o",
         metavar="FILE",
-        help="a name that ends in .html, .md or .json (default: Markdown on stdout)",
+        help="a name that ends in .html, .md or .json; or a folder, where a sweep gets an index "
+        "and a page for each verdict (default: Markdown on stdout)",
     )
     verb.add_argument("--title", help="of the page (default: the submission and the problem)")
     verb.add_argument(
@@ -122,8 +123,13 @@ def _compare(arguments: argparse.Namespace) -> Outcome:
 
 
 def _report(arguments: argparse.Namespace) -> Outcome:
-    from kernelbench_dist.report import Report
+    from kernelbench_dist.report import Report, write_sweep
 
+    if arguments.out is not None and (arguments.out.endswith("/") or Path(arguments.out).is_dir()):
+        if len(arguments.files) > 1:
+            raise ValueError(f"--out {arguments.out} is a folder; the log of one sweep goes there")
+        count = write_sweep(arguments.files[0], arguments.out, title=arguments.title)
+        return Outcome(f"{count} verdicts written, with {Path(arguments.out, 'index.html')}")
     report = Report.read(
         *arguments.files,
         title=arguments.title,

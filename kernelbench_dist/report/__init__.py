@@ -21,7 +21,7 @@ from kernelbench_dist.harness._results import (
 )
 from kernelbench_dist.report._builds import builds, has_errors
 from kernelbench_dist.report._comparison import compared
-from kernelbench_dist.report._document import Report
+from kernelbench_dist.report._document import Report, write_sweep
 from kernelbench_dist.report._figures import printable
 from kernelbench_dist.report._fuzz import fuzzed
 from kernelbench_dist.report._generic import fields, trivial_answers
@@ -30,7 +30,7 @@ from kernelbench_dist.report._static import findings
 from kernelbench_dist.report._submit import measured
 from kernelbench_dist.report._trials import trials
 
-__all__ = ["Report", "printable", "text"]
+__all__ = ["Report", "printable", "text", "write_sweep"]
 
 
 def text(result: Result) -> str:

@@ -70,6 +70,27 @@ class Report:
     reference: str | None = None
 
     @classmethod
+    def of(cls, *, title: str | None = None, **parts: Any) -> Report:
+        """A report of what is at hand, by the names of its fields.
+
+        title: by default the submission and the problem. `source` is by default the file that the
+        result names, if it still holds what was judged, and `reference` the problem of the suite.
+
+        >>> from kernelbench_dist.harness import static_check
+        >>> checked = static_check("class ModelNew: pass\\n")
+        >>> Report.of(result=checked).title
+        '<source>'
+        """
+        report = cls(title=title or "", **parts)
+        report = replace(
+            report,
+            made_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            source=report.source or _submission(report.result),
+            reference=report.reference or _problem(report),
+        )
+        return replace(report, title=report.title or _title(report))
+
+    @classmethod
     def read(
         cls,
         *paths: PathLike,
@@ -80,12 +101,10 @@ class Report:
         """A report of stored files, in any order: each is a part of it.
 
         Args:
-            paths: a result that a tool has printed with --json, a comparison, a profile, a trail,
-                the log of a sweep, or a report as JSON; one of each at most.
+            paths: a result that a tool has printed with --json, a comparison, a profile, a GPU's
+                specs, a trail, the log of a sweep, or a report as JSON; one of each at most.
             title: by default the submission and the problem.
-            source: the submission's file. By default the one that the result names, if it still
-                holds what was judged.
-            reference: the problem's file. By default that of the suite's problem.
+            source, reference: files of the submission and the problem; by default as for `of`.
 
         Raises:
             FileNotFoundError: no such file.
@@ -93,22 +112,16 @@ class Report:
         """
         if not paths:
             raise ValueError("no file is given; one or more stored results are accepted")
-        report = cls(title="")
+        parts: dict[str, Any] = {}
         for path in paths:
-            report = report._with(_parts(Path(path)), path)
-        report = replace(
-            report,
-            made_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            source=_read(source) if source else report.source or _submission(report.result),
-            reference=_read(reference) if reference else report.reference or _problem(report),
-        )
-        return replace(report, title=title or report.title or _title(report))
-
-    def _with(self, parts: dict[str, Any], path: PathLike) -> Report:
-        for name in parts:
-            if getattr(self, name):
-                raise ValueError(f"{os.fspath(path)} is a second {name}; one is accepted")
-        return replace(self, **parts)
+            found = _parts(Path(path))
+            if twice := sorted(parts.keys() & found):
+                raise ValueError(f"{os.fspath(path)} is a second {twice[0]}; one is accepted")
+            parts |= found
+        for name, file in (("source", source), ("reference", reference)):
+            if file is not None:
+                parts[name] = _read(file)
+        return cls.of(**{**parts, "title": title or parts.get("title")})
 
     def to_html(self) -> str:
         """One HTML document that needs nothing beside it."""
@@ -161,6 +174,27 @@ class Report:
         if suffix not in make:
             raise ValueError(f"{os.fspath(path)!r} ends in {suffix!r}; {', '.join(make)} accepted")
         Path(path).write_text(make[suffix](), encoding="utf-8", errors="backslashreplace")
+
+
+def write_sweep(log: PathLike, folder: PathLike, *, title: str | None = None) -> int:
+    """The index of a sweep as index.html in a folder, and a page for each verdict beside it.
+
+    Returns how many verdicts there are. Raises FileNotFoundError and LogError as
+    `harness.sweep.results` does.
+    """
+    from kernelbench_dist.harness.sweep import results
+
+    target = Path(folder)
+    rows = []
+    for entry, result in results(log):
+        (target / "verdicts").mkdir(parents=True, exist_ok=True)
+        page = f"verdicts/{entry.key[:16]}.html"
+        Report.of(result=result).write(target / page)
+        row = Row.of(entry.submission, entry.problem, result)
+        rows.append(row.model_copy(update={"page": page}))
+    target.mkdir(parents=True, exist_ok=True)
+    Report.of(sweep=tuple(rows), title=title).write(target / "index.html")
+    return len(rows)
 
 
 def _parts(path: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ class Cell:
     text: str
     key: float | None = None
     tone: CellTone = ""
+    link: str | None = None
 
 
 @dataclass(frozen=True)

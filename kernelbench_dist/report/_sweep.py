@@ -28,6 +28,8 @@ class Row(Frozen):
     """"faster", "slower" or "same\""""
     time_class: str | None = None
     launches: int | None = None
+    page: str | None = None
+    """the file with all of it, from the index"""
 
     @classmethod
     def of(cls, submission: str, problem: str, result: Result) -> Row:

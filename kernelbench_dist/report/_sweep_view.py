@@ -29,7 +29,7 @@ def _verdicts(rows: Sequence[Row]) -> Table:
         cells.append(
             (
                 short(r.problem),
-                one_line(r.submission, 200),
+                Cell(one_line(r.submission, 200), link=r.page),
                 Cell(str(r.verdict), tone="good" if r.verdict is Verdict.PASSED else "bad"),
                 Cell(_speedup(r), r.speedup),
                 Cell(r.says or "", tone=TONES[r.says] if r.says else ""),
