@@ -77,6 +77,10 @@ CROWDED = """() => [...document.querySelectorAll("svg.plot")].flatMap((svg) => {
 })"""  # noqa: E501
 
 
+TOO_NARROW = """[...document.querySelectorAll('.card')]
+  .filter(card => card.scrollWidth > card.clientWidth).map(card => card.textContent)"""
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     api = pytest.importorskip("playwright.sync_api", reason="needs playwright: the extra browser")
@@ -147,6 +151,7 @@ def test_cards_and_plots_are_seen(show, width):
     numbers = page.locator(".card .number strong")
     assert numbers.count() == 6
     assert all(numbers.nth(i).is_visible() for i in range(6))
+    assert page.evaluate(TOO_NARROW) == []
     drawn = page.evaluate(
         """[...document.querySelectorAll('svg.plot')].map(svg => {
           const outer = svg.getBoundingClientRect();
@@ -227,8 +232,9 @@ def test_the_theme_follows_the_system_and_can_be_switched(show, scheme):
 
 
 def test_it_prints_in_light_and_without_what_cannot_be_clicked(show):
-    page = show("full", scheme="dark")
+    page = show("full", width=718, scheme="dark")  # of A4 within its margins
     page.emulate_media(media="print")
+    assert page.evaluate(TOO_NARROW) == []
     assert not page.locator("nav").is_visible()
     assert not page.locator("#theme").is_visible()
     colour = page.evaluate("getComputedStyle(document.querySelector('h1')).color")
