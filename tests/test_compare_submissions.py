@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 import pytest
 from report_cases import STORED
@@ -218,3 +219,8 @@ def test_the_verb_gives_paths_and_options(problem, write, monkeypatch, stored, c
     assert (given, about) == (paths, str(problem))
     assert (options["rounds"], options["trials"], options["static"]) == (9, 3, True)
     assert capsys.readouterr().out == str(stored) + "\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli.main(["compare", str(problem), *map(str, paths)]) == 1
+    assert "█" in capsys.readouterr().out
+    assert cli.main(["compare", str(problem), *map(str, paths), "--json"]) == 1
+    assert ComparisonResult.from_dict(json.loads(capsys.readouterr().out)) == stored

@@ -120,6 +120,13 @@ def test_a_profile_has_its_class_its_kernels_and_hints_with_their_numbers(full):
     assert "busiest unit, of its own peak 20.0 % (counters)" in " ".join(full.all("article"))
 
 
+def test_parts_may_be_results():
+    held = cases.submit()  # any result will do
+    report = Report.of(profile=held, specs=cases.specs())
+    assert report.profile == held.to_dict()
+    assert report.title == "Report"
+
+
 def test_a_profile_without_counters_says_why():
     profile = {
         "tool": "profile_kernel",

@@ -75,12 +75,16 @@ class Report:
 
         title: by default the submission and the problem. `source` is by default the file that the
         result names, if it still holds what was judged, and `reference` the problem of the suite.
+        `profile` and `specs` may be results, too.
 
         >>> from kernelbench_dist.harness import static_check
         >>> checked = static_check("class ModelNew: pass\\n")
         >>> Report.of(result=checked).title
         '<source>'
         """
+        for name in _PLAIN.values():
+            if isinstance(found := parts.get(name), Result):
+                parts[name] = found.to_dict()
         report = cls(title=title or "", **parts)
         report = replace(
             report,
