@@ -311,7 +311,7 @@ def test_an_old_judgement_a_trail_and_a_sweep_can_still_be_read():
     """Stored before there were error maps and seconds of the model."""
     old = Report.read(STORED / "old_submit.json", STORED / "old_trail.jsonl")
     assert "the stored result holds no error map" in old.to_html()
-    assert "seconds in the model: not measured" in old.to_markdown()
+    assert "s in the model: not measured" in old.to_markdown()
     assert [e.tool for e in old.trail] == ["prompt", "submit_kernel"]
     sweep = Report.read(STORED / "old_sweep.jsonl")
     assert [row.verdict for row in sweep.sweep] == ["PASSED", "INCORRECT_VALUES"]
@@ -420,6 +420,22 @@ def test_the_best_try_is_of_the_last_conditions():
     elsewhere = tries[5].model_copy(update={"device_name": "another GPU"})
     assert best_of((*tries[:5], elsewhere, *tries[6:])) == 6
     assert best_of(tries[:2]) is None
+    # The text of the sixth turns out to be wrong.
+    found = tries[3].model_copy(update={"sha256": "d" * 64, "source_is_correct": False})
+    assert best_of((*tries, found)) == 6
+    assert best_of((*tries, found.model_copy(update={"dtype": "float16"}))) == 5
+
+
+def test_what_is_not_known_of_a_trail_is_no_zero():
+    tries = tuple(
+        e.model_copy(update={"seconds": None, "tokens": None, "model_seconds": i or None})
+        for i, e in enumerate(cases.tries()[:3])
+    )
+    (note,) = Page(Report.of(trail=tries).to_html()).all("p", "note")
+    assert note == (
+        "s in tools: not measured; 3 s in the model (of 2 calls); prompt tokens: not measured; "
+        "completion tokens: not measured."
+    )
 
 
 @pytest.mark.parametrize("make", [cases.full, cases.index, stored], ids=["full", "index", "stored"])
@@ -494,4 +510,4 @@ def test_a_trail_alone():
     assert len(report.trail) == len(Trail(STORED / "trail.jsonl").read())
     page = Page(report.to_html())
     assert page.all("p", "verdict")[0].startswith("best: ")
-    assert "s in the model, of 9 calls" in " ".join(page.all("p", "note"))
+    assert "s in the model (of 9 calls)" in " ".join(page.all("p", "note"))

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from kernelbench_dist.harness._trail import Delta, Entry
 from kernelbench_dist.harness._verdicts import Verdict
-from kernelbench_dist.report._figures import KINDS, figure, one_line, sizes
+from kernelbench_dist.report._figures import KINDS, NOT_MEASURED, counted, figure, one_line, sizes
 from kernelbench_dist.report._parts import Cell, CellTone, Note, Section, Table, table
 from kernelbench_dist.report._plots import Picture
 from kernelbench_dist.report._svg import Axis, Svg
@@ -19,30 +19,41 @@ _WIDTH = 920.0
 def best_of(trail: Sequence[Entry]) -> int | None:
     """The index of the fastest try that passed, under the conditions of the last that passed.
 
-    Times under other conditions (sizes, dtype, device ...) are not comparable.
+    Times under other conditions (sizes, dtype, device ...) are not comparable. A text that any
+    call of the trail has found to be wrong is not the best, however often it passed.
     """
-    timed = [i for i, e in enumerate(trail) if e.counts]
+    wrong = {_judged(e) for e in trail if e.source_is_correct is False}
+    timed = [i for i, e in enumerate(trail) if e.counts and _judged(e) not in wrong]
     if not timed:
         return None
     same = [i for i in timed if trail[i].conditions == trail[timed[-1]].conditions]
     return min(same, key=lambda i: trail[i].time_us or 0.0)
 
 
+def _judged(e: Entry) -> tuple[str | None, ...]:
+    return e.sha256, e.problem, e.dtype
+
+
 def section(trail: Sequence[Entry]) -> Section:
     best = best_of(trail)
     parts = (_timeline(trail, best), _calls(trail, best))
-    spent = [f"{figure(sum(e.seconds for e in trail if e.seconds is not None), 's')} in tools"]
-    thought = [e.model_seconds for e in trail if e.model_seconds is not None]
-    if thought:
-        spent.append(f"{figure(sum(thought), 's')} in the model, of {len(thought)} calls")
-    else:
-        spent.append("seconds in the model: not measured")
     tokens = [e.tokens for e in trail if e.tokens is not None]
-    if tokens:
-        prompt = sum(t.prompt or 0 for t in tokens)
-        completion = sum(t.completion or 0 for t in tokens)
-        spent.append(f"{prompt} prompt and {completion} completion tokens")
+    spent = (
+        _total("s in tools", [e.seconds for e in trail]),
+        _total("s in the model", [e.model_seconds for e in trail]),
+        _total("prompt tokens", [t.prompt for t in tokens]),
+        _total("completion tokens", [t.completion for t in tokens]),
+    )
     return Section("trail", "Trail of tries", (*parts, Note("; ".join(spent) + ".")))
+
+
+def _total(unit: str, values: Sequence[float | None]) -> str:
+    """The sum of what is known, and of how many calls it is."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return f"{unit}: {NOT_MEASURED}"
+    total = str(sum(known)) if all(type(v) is int for v in known) else figure(sum(known))
+    return f"{total} {unit} (of {counted(len(known), 'call')})"
 
 
 def change(delta: Delta | None) -> Cell:
