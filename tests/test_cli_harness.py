@@ -22,7 +22,7 @@ from kernelbench_dist.harness.sweep import SweepResult
 
 JUDGING = ["compile-kernel", "run-correctness", "static-check", "submit-kernel", "check-problem"]
 VERBS = [*JUDGING, "fuzz", "replay", "sweep", "mcp", "run", "list", "show", "prompt", "info"]
-VERBS += ["new", "audit"]
+VERBS += ["new", "audit", "compare", "report"]
 
 PROBLEM = '''
 """Adds one.

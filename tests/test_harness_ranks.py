@@ -391,7 +391,7 @@ def test_both_sides_start_again_as_they_were():
         session.construct_reference(5, {"B": 3})
         session.open_submission()
         before = session._constructed[0][1][0]
-        _timing._start_again(session)
+        _timing._start_again(session, {"submission": (submission, session.candidate)})
         assert torch.equal(session._constructed[0][1][0], before)
         draw = session.draw(5)
         assert {x.shape[0] for (x,) in draw.tensors} <= {2, 3, 4}

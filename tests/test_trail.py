@@ -92,6 +92,7 @@ def test_what_is_kept_of_a_call(trail):
         seconds=2.5,
         problem="level2/47_x",
         model="I think",
+        model_seconds=4.5,
         tokens={"prompt": 7, "completion": 11},
     )
     (line,) = trail.path.read_text().splitlines()
@@ -108,7 +109,8 @@ def test_what_is_kept_of_a_call(trail):
         "dtype": "float16", "sizes": {"B": 2}, "backward": False, "ranks": None,
         "verdict": "PASSED", "reason": "r", "seconds": 2.5, "delta_to_last": None,
         "delta_to_best": None,
-        "source_is_correct": True, "model": "I think", "tokens": {"prompt": 7, "completion": 11},
+        "source_is_correct": True, "model": "I think", "model_seconds": 4.5,
+        "tokens": {"prompt": 7, "completion": 11},
     }  # fmt: skip
 
 

@@ -58,26 +58,8 @@ def add_to(verbs: Any) -> None:
         _submit,
     )
     _verbs.add_judging(verb)
-    verb.add_argument(
-        "--no-static",
-        dest="static",
-        action="store_false",
-        help="report what the static check finds, and do not reject for it",
-    )
-    verb.add_argument(
-        "--rounds",
-        type=int,
-        default=20,
-        metavar="N",
-        help="of timing, 8 or more (default: %(default)s)",
-    )
-    verb.add_argument(
-        "--min-time-ms",
-        type=float,
-        default=2.0,
-        metavar="MS",
-        help="that one sample should last on a GPU (default: %(default)g)",
-    )
+    _verbs.add_static(verb)
+    _verbs.add_rounds(verb)
 
     verb = new_verb(
         verbs,

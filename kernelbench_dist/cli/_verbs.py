@@ -47,8 +47,15 @@ def new_verb(verbs: Any, name: str, sentence: str, example: str, run: Run) -> An
 
 
 def of_result(result: Result, arguments: argparse.Namespace) -> Outcome:
-    """A result as a report, or with --json as JSON."""
-    text = result.to_json(indent=2) if arguments.json else str(result)
+    """A result as a report, in colour at a terminal; or with --json as JSON."""
+    if arguments.json:
+        text = result.to_json(indent=2)
+    elif sys.stdout.isatty():
+        from kernelbench_dist.report._terminal import for_terminal
+
+        text = for_terminal(result)
+    else:
+        text = str(result)
     return Outcome(text, result.verdict.exit_code)
 
 
@@ -124,11 +131,11 @@ def add_sizes(verb: Any) -> None:
     )
 
 
-def add_trials(verb: Any) -> None:
+def add_trials(verb: Any, default: int = 5) -> None:
     verb.add_argument(
         "--trials",
         type=int,
-        default=5,
+        default=default,
         metavar="N",
         help="draws of the inputs for each of the sizes, 1 to 10000 (default: %(default)s)",
     )
@@ -158,6 +165,33 @@ def add_ranks(verb: Any) -> None:
         metavar="KIND",
         help="of a problem of several: virtual, threads of one process on one device, or gloo, "
         "processes (default: %(default)s)",
+    )
+
+
+def add_static(verb: Any) -> None:
+    verb.add_argument(
+        "--no-static",
+        dest="static",
+        action="store_false",
+        help="report what the static check finds, and do not reject for it",
+    )
+
+
+def add_rounds(verb: Any) -> None:
+    """And how long a sample of a round lasts."""
+    verb.add_argument(
+        "--rounds",
+        type=int,
+        default=20,
+        metavar="N",
+        help="of timing, 8 or more (default: %(default)s)",
+    )
+    verb.add_argument(
+        "--min-time-ms",
+        type=float,
+        default=2.0,
+        metavar="MS",
+        help="that one sample should last on a GPU (default: %(default)g)",
     )
 
 

@@ -4,11 +4,13 @@
 - `run_correctness`: its answers against the reference in float64.
 - `static_check`: what its source says of tricks.
 - `submit_kernel`: all of these, then time, memory and launches, in one verdict.
+- `compare`: several submissions, timed in the same rounds.
 - `fuzz`: the smallest sizes, values and layout at which it is wrong; `replay`: such a case again.
 - `check_problem`: whether a problem can judge at all.
 - `audit_problems`: whether problems keep all that files of the suite promise.
 """
 
+from kernelbench_dist.harness._compare_submissions import ComparisonResult, compare
 from kernelbench_dist.harness._fuzz import fuzz
 from kernelbench_dist.harness._fuzz_cases import FuzzResult, ReplayResult
 from kernelbench_dist.harness._fuzz_store import replay
@@ -27,6 +29,7 @@ from kernelbench_dist.harness._verdicts import Verdict
 
 __all__ = [
     "Audit",
+    "ComparisonResult",
     "CompileResult",
     "CorrectnessResult",
     "FuzzResult",
@@ -37,6 +40,7 @@ __all__ = [
     "Verdict",
     "audit_problems",
     "check_problem",
+    "compare",
     "compile_kernel",
     "fuzz",
     "replay",

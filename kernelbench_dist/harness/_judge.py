@@ -239,14 +239,26 @@ class Head:
 
 def judge_correctness(session: Session, sizes: Sizes, backward: bool | None, found: Found) -> None:
     """Audit the problem, load the submission and run its trials. Raises JudgedError."""
+    judge_trials(session, judge_problem(session, sizes, backward, found), found)
+
+
+def judge_problem(
+    session: Session, sizes: Sizes, backward: bool | None, found: Found
+) -> list[dict[str, int]]:
+    """Load and audit the problem; the sizes that were asked for. Raises JudgedError."""
     info = open_problem(session, backward)
     wanted = resolve_sizes(sizes, info)
     given = {"sizes": tuple(wanted) if sizes else ()}
     session.options = session.options.model_copy(update=given)
     found.options = session.options
-    seed = session.options.seed
     session.progress("checking the problem")
-    _audit.audit(session, derived(seed, "problem"), {})
+    _audit.audit(session, derived(session.options.seed, "problem"), {})
+    return wanted
+
+
+def judge_trials(session: Session, wanted: Sequence[dict[str, int]], found: Found) -> None:
+    """Load the submission and run its trials at all sizes. Raises JudgedError."""
+    seed = session.options.seed
     session.open_submission()
     for at in wanted:
         for i in range(session.options.trials):
@@ -254,6 +266,8 @@ def judge_correctness(session: Session, sizes: Sizes, backward: bool | None, fou
             session.progress(f"trials: {len(found.trials) + 1} of {total}")
             trial_seed = seed if i == 0 else derived(seed, f"trial {i}")
             trial = session.trial(trial_seed, at)
+            if found.trials:
+                found.trials[-1] = found.trials[-1].without_maps()
             found.trials.append(trial)
             if trial.verdict is not Verdict.PASSED:
                 raise JudgedError(trial.verdict, f"trial {len(found.trials)}: {trial.reason}")

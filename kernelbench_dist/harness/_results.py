@@ -5,6 +5,7 @@ A field's name ends in its unit. What was not measured is None, never 0. Nothing
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -103,6 +104,21 @@ class Build(Frozen):
     log: str
 
 
+class ErrorMap(Frozen):
+    """Where an output is wrong, seen as `rows` x `columns`: all dims but the last make the rows.
+
+    `worst` holds the largest error of each tile of `tile_rows` x `tile_columns` elements, as a
+    share of what was allowed for that element: up to 1 is right. As it is there to be looked at, a
+    share has three digits.
+    """
+
+    rows: int
+    columns: int
+    tile_rows: int
+    tile_columns: int
+    worst: tuple[tuple[float, ...], ...]
+
+
 class Output(Frozen):
     """One output, or gradient, compared with the float64 oracle.
 
@@ -124,6 +140,18 @@ class Output(Frozen):
     worst_error: float | str | None = None
     worst_bound: float | str | None = None
     worst_ulp: float | str | None = None
+    error_map: ErrorMap | None = None
+    """kept of the worst output of the last trial of a judgement"""
+
+    @property
+    def share_of_bound(self) -> float | None:
+        """The worst element's error over its bound: 1 or less is right. None: not compared."""
+        if self.worst_error is None or self.worst_bound is None:
+            return None
+        error, bound = float(self.worst_error), float(self.worst_bound)
+        if error == 0 or math.isnan(error):
+            return 0.0 if error == 0 else math.inf
+        return error / bound if bound else math.inf
 
 
 class Trial(Frozen):
@@ -141,6 +169,11 @@ class Trial(Frozen):
     @property
     def passed(self) -> bool:
         return self.verdict is Verdict.PASSED
+
+    def without_maps(self) -> Trial:
+        """The same without error maps, which are large."""
+        outputs = tuple(o.model_copy(update={"error_map": None}) for o in self.outputs)
+        return self.model_copy(update={"outputs": outputs})
 
 
 class Memory(Frozen):

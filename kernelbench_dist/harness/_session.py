@@ -224,11 +224,11 @@ class Session:
 
     def put(self, draw: Draw, *, layout: str = "contiguous") -> None:
         """Hand a draw to the submission."""
-        self._put(self.candidate, draw, layout)
+        self.put_to(self.candidate, draw, layout)
 
     def put_reference(self, draw: Draw) -> None:
         """Hand the reference a draw that it has made and not kept."""
-        self._put(self.reference, draw, "contiguous")
+        self.put_to(self.reference, draw)
 
     def new_id(self) -> int:
         self._next_id += 1
@@ -293,7 +293,7 @@ class Session:
             )
         return trial(fault, bitwise_equal=equal, outputs=tuple(outputs))
 
-    def _put(self, side: Side, draw: Draw, layout: str) -> None:
+    def put_to(self, side: Side, draw: Draw, layout: str = "contiguous") -> None:
         side.ask(
             "put",
             {"id": draw.id, "layout": layout},
@@ -348,7 +348,7 @@ class Session:
             found = [_values.compare(e, run[r], r) for r, e in enumerate(expected)]
             fault = next((f for _, f in found if f is not None), None)
             if not shown or (fault and first is None):
-                shown = [output for outputs, _ in found for output in outputs]
+                shown = _values.with_map([outputs for outputs, _ in found], expected, run)
             if fault and first is None:
                 first = fault
                 if mode == "poisoned" and fault.verdict is Verdict.NOT_FINITE:

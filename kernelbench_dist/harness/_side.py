@@ -24,11 +24,15 @@ _MOST_BUILDS = 100
 
 
 class JudgedError(Exception):
-    """The judgement has come to its end: a verdict other than PASSED, and the reason."""
+    """The judgement has come to its end: a verdict other than PASSED, and the reason.
+
+    `who`: of several candidates, the one whose judgement it is; None where nobody has said.
+    """
 
     def __init__(self, verdict: Verdict, reason: str, detail: str = "") -> None:
         super().__init__(reason)
         self.verdict, self.reason, self.detail = verdict, reason, detail
+        self.who: str | None = None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from kernelbench_dist.harness._problem import Draw, derived
 from kernelbench_dist.harness._ranks import RanksKind
 from kernelbench_dist.harness._results import (
     Build,
-    Kind,
     Launches,
     Memory,
     Options,
@@ -38,7 +37,7 @@ from kernelbench_dist.harness._side import JudgedError, Side
 from kernelbench_dist.harness._static import static_check
 from kernelbench_dist.harness._submission import Submission, read_submission
 from kernelbench_dist.harness._verdicts import Verdict
-from kernelbench_dist.timing import BenchResult
+from kernelbench_dist.timing import BenchResult, Candidate
 from kernelbench_dist.timing._stats import MIN_ROUNDS
 
 # Operators of torch that only allocate, look at memory in another way, or move it.
@@ -85,10 +84,7 @@ def submit_kernel(
         What was found until the verdict was known; what was not reached is None. On a CPU there is
         call time only, and neither launches nor speed of light.
     """
-    if type(rounds) is not int or rounds < MIN_ROUNDS:
-        raise ValueError(f"rounds is {rounds!r}; an int of {MIN_ROUNDS} or more is accepted")
-    if not 0 < min_time_ms < 1e6:
-        raise ValueError(f"min_time_ms is {min_time_ms!r}; a positive number is accepted")
+    check_timing(rounds, min_time_ms)
     options = make_options(
         problem,
         dtype=dtype,
@@ -123,6 +119,14 @@ def submit_kernel(
     return SubmitResult(**head.fields(), **found.fields(submission), **measured)
 
 
+def check_timing(rounds: int, min_time_ms: float) -> None:
+    """ValueError where one of them is of no use."""
+    if type(rounds) is not int or rounds < MIN_ROUNDS:
+        raise ValueError(f"rounds is {rounds!r}; an int of {MIN_ROUNDS} or more is accepted")
+    if not 0 < min_time_ms < 1e6:
+        raise ValueError(f"min_time_ms is {min_time_ms!r}; a positive number is accepted")
+
+
 def _measure(
     session: Session,
     at: Mapping[str, int],
@@ -138,33 +142,51 @@ def _measure(
     session.construct_submission()
     draw = session.draw(seed, jitter=False)
     session.put(draw)
-    profile = _profile(session.candidate, draw)
-    mine = _launches(profile, kernel_names(session.builds, session.submission))
+    mine, operators = _launches_of(session, session.builds, draw)
     theirs = _launches(_profile(session.reference, draw), None)
     measured["launches"], measured["reference_launches"] = mine, theirs
     if mine and theirs and mine.kernels:
         measured["fusion_ratio"] = theirs.kernels / mine.kernels
-    _check_kind(
-        session.submission.kind,
-        mine,
-        profile.operators,
-        communicates=session.options.on_virtual_ranks,
-    )
+    _check_kind(session, mine, operators)
     measured["memory"] = _memory(session.candidate, draw)
     measured["reference_memory"] = _memory(session.reference, draw)
-    cost = _cost(session, draw)
+    cost = cost_of(session, draw)
     session.progress(f"timing, {rounds} rounds")
     timing = _timing.measure(session, rounds=rounds, min_time_ms=min_time_ms)
-    measured["timing"], measured["timing_of"] = timing, _timing_of(session.options)
-    light = _speed_of_light(timing, cost, session.options.device, _judged_dtype(draw))
+    measured["timing"], measured["timing_of"] = timing, timing_of(session.options)
+    light = speed_of_light(timing["submission"], cost, session.options.device, judged_dtype(draw))
     measured["speed_of_light"] = light
-    cold = timing["submission"].cold
+    check_floor(timing["submission"], light)
+
+
+def check_floor(timed: Candidate, light: SpeedOfLight | None) -> None:
+    """No call is faster than the datasheet. Raises JudgedError."""
+    cold = timed.cold
     if light and cold and cold.median_us < _FLOOR_SLACK * light.floor_us:
         raise JudgedError(
             Verdict.CHEATING,
             f"with a cold L2 a call takes {cold.median_us:.3g} us, and its bytes and FLOPs take "
             f"{light.floor_us:.3g} us at the peaks of this device",
         )
+
+
+def launches_of(session: Session, builds: Sequence[Build], draw: Draw) -> Launches | None:
+    """What a call of the session's candidate launches.
+
+    Raises JudgedError where a submission of a kernel's kind does its work in others' kernels.
+    """
+    found, operators = _launches_of(session, builds, draw)
+    _check_kind(session, found, operators)
+    return found
+
+
+def _launches_of(
+    session: Session, builds: Sequence[Build], draw: Draw
+) -> tuple[Launches | None, Sequence[str]]:
+    """And the operators of torch that it calls."""
+    assert session.submission is not None
+    profile = _profile(session.candidate, draw)
+    return _launches(profile, kernel_names(builds, session.submission)), profile.operators
 
 
 def kernel_names(builds: Sequence[Build], submission: Submission) -> frozenset[str]:
@@ -197,14 +219,15 @@ def _is_own(kernel: str, own: frozenset[str]) -> bool:
     return any(re.search(rf"(^|\W){re.escape(name)}(\W|_|$)", kernel) for name in own if name)
 
 
-def _check_kind(
-    kind: Kind, launches: Launches | None, operators: Sequence[str], *, communicates: bool
-) -> None:
+def _check_kind(session: Session, launches: Launches | None, operators: Sequence[str]) -> None:
     """A submission of a kernel's kind must do its work in kernels of its own.
 
     operators: of torch that it calls, which decide where no kernels were recorded.
-    communicates: whether kernels of virtual ranks' collectives are among those recorded.
     """
+    assert session.submission is not None
+    kind = session.submission.kind
+    # Then kernels of the virtual ranks' collectives are among those recorded.
+    communicates = session.options.on_virtual_ranks
     if kind == "torch":
         return
     work = [op for op in operators if not _FREE_OPERATORS.match(op)]
@@ -236,7 +259,7 @@ def _memory(side: Side, draw: Draw) -> Memory | None:
     return Memory(peak_above_inputs_bytes=peak, source="torch's CUDA allocator, in the second call")
 
 
-def _cost(session: Session, draw: Draw) -> Mapping[str, Any]:
+def cost_of(session: Session, draw: Draw) -> Mapping[str, Any]:
     """Of what is timed: one rank, or all where all share the device."""
     costs = [cost for cost, _ in session.reference.ask("cost", {"id": draw.id})]
     if not session.options.on_virtual_ranks:
@@ -244,7 +267,7 @@ def _cost(session: Session, draw: Draw) -> Mapping[str, Any]:
     return {**costs[0], **{key: sum(c[key] for c in costs) for key in ("bytes", "flops")}}
 
 
-def _timing_of(options: Options) -> str | None:
+def timing_of(options: Options) -> str | None:
     """Whose time it is, where there are several ranks."""
     if options.world_size == 1:
         return None
@@ -254,16 +277,15 @@ def _timing_of(options: Options) -> str | None:
     return f"the slowest of {options.world_size} processes on gloo, which share this machine"
 
 
-def _judged_dtype(draw: Draw) -> str:
+def judged_dtype(draw: Draw) -> str:
     floats = [t.dtype for ts in draw.tensors for t in ts if t.is_floating_point()]
     return dtype_name(floats[0]) if floats else "float32"
 
 
-def _speed_of_light(
-    timing: BenchResult, cost: Mapping[str, Any], device: str, dtype: str
+def speed_of_light(
+    measured: Candidate, cost: Mapping[str, Any], device: str, dtype: str
 ) -> SpeedOfLight | None:
     peaks = _peaks.peaks(device, dtype)
-    measured = timing["submission"]
     used = measured.cold or measured.warm
     if peaks is None or used is None:
         return None

@@ -1,4 +1,4 @@
-"""Time a submission against the reference: two processes that take turns, under one clock.
+"""Time submissions against the reference: processes that take turns, under one clock.
 
 Each process times its own calls; the judge, outside of both, times every request. A submission that
 reports less time than it takes is found out by the second clock; one that does its work elsewhere
@@ -8,7 +8,8 @@ than in the sample, by the time of the step before it, or by its outputs.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
@@ -20,6 +21,7 @@ from kernelbench_dist.harness._answers import PoolAnswer, SampleAnswer, read
 from kernelbench_dist.harness._problem import Draw, derived
 from kernelbench_dist.harness._session import Session
 from kernelbench_dist.harness._side import JudgedError, Side
+from kernelbench_dist.harness._submission import Submission
 from kernelbench_dist.harness._verdicts import Verdict
 from kernelbench_dist.timing import BenchResult
 from kernelbench_dist.timing._bench import _environment
@@ -58,44 +60,77 @@ class _Lane:
     """by the judge's clock, for the whole request"""
 
 
-def measure(session: Session, *, rounds: int, min_time_ms: float) -> BenchResult:
-    """Time both sides, as they are constructed, on fresh inputs in every round.
+Candidates = dict[str, tuple[Submission, Side]]
+"""what is timed beside the reference, by the names that it has in the result"""
 
-    Raises JudgedError: CHEATING where a clock or a timed output shows it, or as a step fails.
+
+def measure(
+    session: Session, *, rounds: int, min_time_ms: float, candidates: Candidates | None = None
+) -> BenchResult:
+    """Time all sides, as they are constructed, on fresh inputs in every round.
+
+    candidates: by default the session's own, as "submission".
+
+    Raises JudgedError: CHEATING where a clock or a timed output shows it, or as a step fails. Its
+    `who` is the name of the side.
     """
+    if candidates is None:
+        assert session.submission is not None
+        candidates = {"submission": (session.submission, session.candidate)}
     try:
-        return _measure(session, rounds, min_time_ms, "graph", None)
+        return _measure(session, candidates, rounds, min_time_ms, "graph", None)
     except _NotCapturedError as error:
-        _start_again(session)
-        return _measure(session, rounds, min_time_ms, "events", str(error))
+        _start_again(session, candidates)
+        return _measure(session, candidates, rounds, min_time_ms, "events", str(error))
 
 
 class _NotCapturedError(Exception):
     """A rank raised while calls of all virtual ranks were captured, and that ends them all."""
 
 
-def _start_again(session: Session) -> None:
-    """Both sides in fresh processes, constructed as they were."""
+def _start_again(session: Session, candidates: Candidates) -> None:
+    """All sides in fresh processes, constructed as they were."""
     session.reference.close()
     session.open_problem()
     session.construct_reference(*session.constructed_with)
-    session.restart_submission()
-    session.construct_submission()
+    for who, (submission, side) in candidates.items():
+        session.submission, session.candidate = submission, side
+        with _blame(who):
+            session.restart_submission()
+            session.construct_submission()
+        candidates[who] = submission, session.candidate
+
+
+@contextmanager
+def _blame(who: str) -> Iterator[None]:
+    """Note whose fault it is that the judgement ends."""
+    try:
+        yield
+    except JudgedError as error:
+        error.who = error.who or who
+        raise
 
 
 def _measure(
-    session: Session, rounds: int, min_time_ms: float, wanted: Method, why: str | None
+    session: Session,
+    candidates: Candidates,
+    rounds: int,
+    min_time_ms: float,
+    wanted: Method,
+    why: str | None,
 ) -> BenchResult:
     seed = session.options.seed
     on_gpu = session.options.device.startswith("cuda")
     started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    sides: dict[str, Side] = {"reference": session.reference, "submission": session.candidate}
+    sides: dict[str, Side] = {"reference": session.reference}
+    sides |= {who: side for who, (_, side) in candidates.items()}
     first = session.draw(derived(seed, "pool"), jitter=False)
     draws = [first, *_fresh(session, first, "pool", _calls(session, first, on_gpu) - 1)]
-    for draw in draws:
-        session.put(draw)
-        if draw is not first:
-            session.put_reference(draw)
+    for who, side in sides.items():
+        with _blame(who):
+            for draw in draws:
+                if draw is not first or who != "reference":  # which has kept the first
+                    session.put_to(side, draw)
     method, reason = _prepare(session, sides, [d.id for d in draws], min_time_ms, wanted)
     reason = reason or why
     kinds: tuple[Kind, ...] = KINDS if on_gpu else ("call",)
@@ -115,23 +150,28 @@ def _measure(
             # A random order and then its reverse (A B B A), so that a steady drift cancels.
             order = [str(w) for w in rng.permutation(list(sides))] if i % 2 == 0 else order[::-1]
             for who in order:
-                for step, us in _refill(session, sides[who], fresh).items():
-                    refills_us[who, step].append(us)
+                with _blame(who):
+                    for step, us in _refill(session, sides[who], fresh).items():
+                        refills_us[who, step].append(us)
             for kind in kinds:
                 for who in order:
-                    _sample(lanes[who, kind], sides[who], kind, "module")
+                    with _blame(who):
+                        _sample(lanes[who, kind], sides[who], kind, "module")
                 _sample(lanes["empty", kind], sides["reference"], kind, "empty")
             if i in checked:
-                _check_results(session, fresh, int(rng.integers(len(fresh))))
+                _check_results(session, candidates, fresh, int(rng.integers(len(fresh))))
         try:
-            _check_clocks(lanes, kinds)
-            _check_refills(lanes, refills_us, kinds)
+            for who in candidates:
+                with _blame(who):
+                    _check_clocks(lanes, kinds, who)
+                    _check_refills(lanes, refills_us, kinds, who)
             break
         except JudgedError:
             if look == _LOOKS:
                 raise
-    for side in sides.values():
-        side.ask("unpool", step="timing")
+    for who, side in sides.items():
+        with _blame(who):
+            side.ask("unpool", step="timing")
 
     def samples(who: str) -> dict[Kind, Samples]:
         return {k: (lanes[who, k].calls, lanes[who, k].samples_us) for k in kinds}
@@ -194,7 +234,8 @@ def _prepare(
                 "floor": who == "reference",  # which is to be believed
             }
             try:
-                replies = side.ask("pool", message, step="timing")
+                with _blame(who):
+                    replies = side.ask("pool", message, step="timing")
             except JudgedError as error:
                 options = session.options
                 on_gpu = options.device.startswith("cuda")
@@ -235,13 +276,19 @@ def _sample(lane: _Lane, side: Side, kind: Kind, of: str) -> None:
     lane.samples_us.append(slowest.us)
 
 
-def _check_results(session: Session, draws: list[Draw], index: int) -> None:
+def _check_results(session: Session, candidates: Candidates, draws: list[Draw], index: int) -> None:
     """The outputs of one timed call, which nobody could foretell, must be right too."""
     session.put_reference(draws[index])
     expected = session.expect(draws[index])
     session.reference.ask("drop", {"id": draws[index].id})
+    for who, (_, side) in candidates.items():
+        with _blame(who):
+            _check_result(side, expected, index)
+
+
+def _check_result(side: Side, expected: list[_values.Expected], index: int) -> None:
     most = max(e.most_bytes() for e in expected)
-    replies = session.candidate.ask(
+    replies = side.ask(
         "results", {"index": index, "most_bytes": most}, most_bytes=most, step="timing"
     )
     for rank, ((_, got), wanted) in enumerate(zip(replies, expected, strict=True)):
@@ -256,13 +303,15 @@ def _check_results(session: Session, draws: list[Draw], index: int) -> None:
             )
 
 
-def _check_clocks(lanes: Mapping[tuple[str, Kind], _Lane], kinds: tuple[Kind, ...]) -> None:
-    """The judge's clock must agree with the time that the submission's process reports."""
+def _check_clocks(
+    lanes: Mapping[tuple[str, Kind], _Lane], kinds: tuple[Kind, ...], candidate: str
+) -> None:
+    """The judge's clock must agree with the time that the candidate's process reports."""
     for kind in kinds:
         if kind == "cold":
             continue  # most of that request is flushing
         gaps = {}
-        for who in ("reference", "submission"):
+        for who in ("reference", candidate):
             lane = lanes[who, kind]
             claimed = np.asarray(lane.samples_us) * lane.calls
             # Whoever shifts its median must lie in half of the rounds. A busy host disturbs
@@ -277,7 +326,7 @@ def _check_clocks(lanes: Mapping[tuple[str, Kind], _Lane], kinds: tuple[Kind, ..
                     f"it reports {total / 1e3:.3g} ms for calls ({kind}), and only "
                     f"{passed / 1e3:.3g} ms passed by the judge's clock",
                 )
-        hidden_us = gaps["submission"] - gaps["reference"]
+        hidden_us = gaps[candidate] - gaps["reference"]
         if hidden_us > 1e3 * _CLOCKS_MS and hidden_us > (_CLOCKS_FACTOR - 1) * total:
             raise JudgedError(
                 Verdict.CHEATING,
@@ -290,6 +339,7 @@ def _check_refills(
     lanes: Mapping[tuple[str, Kind], _Lane],
     refills_us: Mapping[tuple[str, str], list[float]],
     kinds: tuple[Kind, ...],
+    candidate: str,
 ) -> None:
     """Work must not be done while the inputs are handed over, before the clock starts.
 
@@ -297,14 +347,14 @@ def _check_refills(
     quickest, against what is usual for the reference, for the host has its moods.
     """
     kind = kinds[0]
-    mine, theirs = (np.asarray(lanes[who, kind].samples_us) for who in ("submission", "reference"))
+    mine, theirs = (np.asarray(lanes[who, kind].samples_us) for who in (candidate, "reference"))
     saved = float(np.percentile(theirs, 40) - np.percentile(mine, 60))
     if saved < _SAVED * float(np.median(theirs)):
         return
-    calls = lanes["submission", "call"].calls
+    calls = lanes[candidate, "call"].calls
     for step in _REFILL:
         usual = float(np.median(refills_us["reference", step]))
-        extra = min(refills_us["submission", step]) - usual
+        extra = min(refills_us[candidate, step]) - usual
         if extra > max(1e3 * _CLOCKS_MS, 0.5 * usual, 0.25 * saved * calls):
             raise JudgedError(
                 Verdict.CHEATING,

@@ -101,13 +101,33 @@ class Entry(Frozen):
     """"virtual" or "gloo"; None where there is one"""
     verdict: Verdict | None = None
     reason: str = ""
-    seconds: float
+    seconds: float | None
+    """that the tool took; None in a trail from elsewhere that does not say"""
+    model_seconds: float | None = Field(default=None, ge=0)
+    """that the model took to ask for it"""
     figures: Figures | None = None
     delta_to_last: Delta | None = None
     delta_to_best: Delta | None = None
     source_is_correct: bool | None = None
     model: str | None = None
     tokens: Tokens | None = None
+
+    @property
+    def time_us(self) -> float | None:
+        """Of a call of the submission, in the kind that is compared."""
+        return self.figures.time_us if self.figures else None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it passed with a time, so that others are compared with it."""
+        return self.verdict is Verdict.PASSED and bool(self.time_us)
+
+    @property
+    def conditions(self) -> tuple[Any, ...]:
+        """What its time must share with another to be compared with it."""
+        kind = self.figures.kind if self.figures else None
+        where = (self.device, self.device_name, self.backward, self.ranks)
+        return (self.problem, self.sizes, self.dtype, *where, kind)
 
     def changes(self) -> str:
         """The deltas in one line; "" where there are none."""
@@ -147,6 +167,7 @@ class Trail:
         problem: str | None = None,
         reason: str = "",
         model: str | None = None,
+        model_seconds: float | None = None,
         tokens: Tokens | Mapping[str, int | None] | None = None,
     ) -> Entry:
         """Append one call and return its entry.
@@ -158,6 +179,7 @@ class Trail:
             source, reason: where there is no result that holds them.
             problem: its full name, by which entries are compared; None for the result's.
             model: the text in which a model asked for the call.
+            model_seconds: that the model took for it.
             tokens: {"prompt": ..., "completion": ...}, that this text took.
 
         Raises:
@@ -170,6 +192,7 @@ class Trail:
             "problem": problem and _text(problem),
             "reason": _text(reason),
             "model": None if model is None else _text(model),
+            "model_seconds": model_seconds,
             "tokens": None if tokens is None else Tokens.model_validate(tokens),
         }
         if result is not None:
@@ -179,13 +202,14 @@ class Trail:
             fields["figures"] = _figures(result)
         if source is not None:
             fields |= {"submission": _text(source.name), "sha256": source.sha256}
-        entry = Entry(**fields)
-        before = self.read()
-        entry = entry.model_copy(
-            update={"source_is_correct": _known([*before, entry], entry), **_deltas(before, entry)}
-        )
-        self._append(entry.model_dump_json().encode() + b"\n")
+        (entry,) = judged(self.read(), [Entry(**fields)])
+        self.append([entry])
         return entry
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Write entries as they are, all or none. OSError: they could not be written whole."""
+        lines = (entry.model_dump_json().encode() + b"\n" for entry in entries)
+        self._append(b"".join(lines))
 
     def read(self) -> list[Entry]:
         """All entries, in order; none where there is no file.
@@ -234,6 +258,15 @@ class Trail:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
         return "\n".join(lines)
+
+
+def judged(before: Sequence[Entry], entries: Sequence[Entry]) -> list[Entry]:
+    """The entries with what those before them say of each: its deltas, and whether it is right."""
+    known = list(before)
+    for entry in entries:
+        says = {"source_is_correct": _known([*known, entry], entry), **_deltas(known, entry)}
+        known.append(entry.model_copy(update=says))
+    return known[len(before) :]
 
 
 def _conditions(result: Result) -> dict[str, Any]:
@@ -289,28 +322,18 @@ def _known(entries: Sequence[Entry], entry: Entry) -> bool | None:
 
 
 def _deltas(before: Sequence[Entry], entry: Entry) -> dict[str, Delta | None]:
-    if not _counts(entry):
+    if not entry.counts:
         return {}
-    same = [e for e in before if _counts(e) and _key(e) == _key(entry)]
+    same = [e for e in before if e.counts and e.conditions == entry.conditions]
     if not same:
         return {}
-    best = min(same, key=lambda e: _time_us(e))
+    best = min(same, key=_time_us)
     return {"delta_to_last": _delta(entry, same[-1]), "delta_to_best": _delta(entry, best)}
 
 
-def _counts(entry: Entry) -> bool:
-    return entry.verdict is Verdict.PASSED and bool(entry.figures and entry.figures.time_us)
-
-
-def _key(e: Entry) -> tuple[Any, ...]:
-    kind = e.figures.kind if e.figures else None
-    return (e.problem, e.sizes, e.dtype, e.device, e.device_name, e.backward, e.ranks, kind)
-
-
 def _time_us(entry: Entry) -> float:
-    assert entry.figures is not None
-    assert entry.figures.time_us is not None
-    return entry.figures.time_us
+    assert entry.time_us is not None
+    return entry.time_us
 
 
 def _delta(entry: Entry, other: Entry) -> Delta:

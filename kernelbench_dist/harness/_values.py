@@ -13,8 +13,10 @@ from kernelbench_dist._compare import MatchReport, Tally
 from kernelbench_dist.harness._answers import RunAnswer
 from kernelbench_dist.harness._channel import dtype_name
 from kernelbench_dist.harness._oracle import NO_BOUND
-from kernelbench_dist.harness._results import Output
+from kernelbench_dist.harness._results import ErrorMap, Output
 from kernelbench_dist.harness._verdicts import Verdict
+
+_MOST_TILES = 32  # of an error map, in either direction
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,71 @@ def compare(
             verdict = Verdict.NOT_FINITE if not_finite else Verdict.INCORRECT_VALUES
             fault = Fault(verdict, _reason(name, rank, mine, report))
     return outputs, fault
+
+
+def with_map(
+    outputs: Sequence[Sequence[Output]],
+    expected: Sequence[Expected],
+    got: Sequence[Sequence[torch.Tensor]],
+) -> list[Output]:
+    """The outputs of all ranks in one list; the worst one in its bound has its error map."""
+    flat = [(r, i, output) for r, own in enumerate(outputs) for i, output in enumerate(own)]
+    shown = [output for _, _, output in flat]
+    ranked = [(o.share_of_bound, at) for at, o in enumerate(shown) if o.share_of_bound is not None]
+    if ranked:
+        at = max(ranked, key=lambda item: item[0])[1]
+        rank, i, output = flat[at]
+        e = expected[rank]
+        found = error_map(got[rank][i], e.values[i], e.bounds[i])
+        shown[at] = output.model_copy(update={"error_map": found})
+    return shown
+
+
+def error_map(got: torch.Tensor, exact: torch.Tensor, bound: torch.Tensor) -> ErrorMap | None:
+    """The largest error over its bound in each tile of an output; None where it is empty.
+
+    An element that is not finite and should be is off by infinity, and so is a wrong integer.
+    """
+    if not got.numel():
+        return None
+    columns = got.shape[-1] if got.ndim else 1
+    rows = got.numel() // columns
+    tile_rows, tile_columns = (-(-n // _MOST_TILES) for n in (rows, columns))
+    flat = [t.reshape(rows, columns) for t in (got, exact, bound)]
+    # In strips of the longer side, so that a large output does not need its size once more.
+    if rows >= columns:
+        worst = _worst_tiles(flat, tile_rows, tile_columns)
+    else:
+        turned = _worst_tiles([t.T for t in flat], tile_columns, tile_rows)
+        worst = [list(row) for row in zip(*turned, strict=True)]
+    return ErrorMap(
+        rows=rows,
+        columns=columns,
+        tile_rows=tile_rows,
+        tile_columns=tile_columns,
+        worst=tuple(map(tuple, worst)),
+    )
+
+
+def _worst_tiles(
+    tensors: Sequence[torch.Tensor], tile_rows: int, tile_columns: int
+) -> list[list[float]]:
+    """Of results, exact values and bounds in two dims: the largest share of each tile."""
+    worst = []
+    for strips in zip(*(t.split(tile_rows) for t in tensors), strict=True):
+        mine, right, allowed = strips
+        wide = torch.complex128 if mine.is_complex() else torch.float64
+        error = (mine.to(wide) - right.to(wide)).abs()
+        settled = (mine == right) | (torch.isnan(mine) & torch.isnan(right)) | (allowed >= NO_BOUND)
+        share = torch.where(settled, 0.0, error / allowed.to(torch.float64))
+        most = torch.nan_to_num(share, nan=math.inf, posinf=math.inf).amax(0)
+        worst.append([_three_digits(float(part.max())) for part in most.split(tile_columns)])
+    return worst
+
+
+def _three_digits(share: float) -> float:
+    rounded = float(f"{share:.3g}")
+    return 1.01 if rounded <= 1 < share else rounded  # what is wrong stays so
 
 
 def passes(expected: Expected, got: Sequence[torch.Tensor]) -> bool:

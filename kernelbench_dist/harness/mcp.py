@@ -20,10 +20,11 @@ from kernelbench_dist.harness._process import end_workers
 from kernelbench_dist.harness._session import Progress
 from kernelbench_dist.harness._trail import Trail
 
-__all__ = ["MODEL_KEY", "TOKENS_KEY", "serve"]
+__all__ = ["MODEL_KEY", "MODEL_SECONDS_KEY", "TOKENS_KEY", "serve"]
 
 # In a request's _meta: what the trail is to hold of the model that asked for the call.
 MODEL_KEY = "kernelbench_dist/model"
+MODEL_SECONDS_KEY = "kernelbench_dist/model_seconds"
 TOKENS_KEY = "kernelbench_dist/tokens"
 
 _END_S = 10.0
@@ -90,6 +91,7 @@ def _server(trail: Trail | None, problem: str | None) -> Any:
                 params.arguments or {},
                 trail=trail,
                 model=meta.get(MODEL_KEY),
+                model_seconds=meta.get(MODEL_SECONDS_KEY),
                 tokens=meta.get(TOKENS_KEY),
                 progress=progress,
                 local=False,

@@ -93,6 +93,7 @@ def call(
     *,
     trail: Trail | str | os.PathLike[str] | None = None,
     model: str | None = None,
+    model_seconds: float | None = None,
     tokens: Tokens | Mapping[str, int | None] | None = None,
     progress: Progress | None = None,
     local: bool = True,
@@ -105,6 +106,7 @@ def call(
             `problem` a file, unless `local` is False.
         trail: where the call is recorded, also one that fails.
         model: the text in which a model asked for it, for the trail.
+        model_seconds: that the model took for it, for the trail.
         tokens: {"prompt": ..., "completion": ...}, for the trail.
         progress: called with what is being done, and once more before the result is recorded.
             What it raises ends the call.
@@ -117,12 +119,16 @@ def call(
         unknown tool, or an argument's name or value.
 
     Raises:
-        ValueError: `tokens` or `trail` is wrong.
+        ValueError: `tokens`, `model_seconds` or `trail` is wrong.
         OSError: the trail cannot be written.
         Exception: the judge itself failed, which the trail says, too.
     """
     book = trail if trail is None or isinstance(trail, Trail) else Trail(trail)
     counts = None if tokens is None else Tokens.model_validate(tokens)
+    if model_seconds is not None and not (
+        type(model_seconds) in (int, float) and model_seconds >= 0
+    ):
+        raise ValueError(f"model_seconds is {model_seconds!r}; a number of 0 or more is accepted")
     started = time.monotonic()
 
     def record(result: Result | None = None, reason: str = "") -> Entry | None:
@@ -137,6 +143,7 @@ def call(
             problem=None if problem is None else _named(problem),
             reason=reason,
             model=model,
+            model_seconds=model_seconds,
             tokens=counts,
         )
 

@@ -1,7 +1,7 @@
-"""Results of the judge as text that a person or a model can act on.
+"""Results of the judge, for people and for models: `text`, and `Report` for a page.
 
-The first line holds the verdict and what was judged; then come the reason, what to do about it,
-and what matters of each tool. Text that comes from a submission is quoted: behind a bar, or on one
+The text's first line holds the verdict and what was judged; then come the reason, what to do about
+it, and what matters of each tool. What comes from a submission is quoted: behind a bar, or on one
 line, without control characters.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kernelbench_dist.harness._compare_submissions import ComparisonResult
 from kernelbench_dist.harness._fuzz_cases import FuzzResult
 from kernelbench_dist.harness._results import (
     CompileResult,
@@ -19,6 +20,8 @@ from kernelbench_dist.harness._results import (
     SubmitResult,
 )
 from kernelbench_dist.report._builds import builds, has_errors
+from kernelbench_dist.report._comparison import compared
+from kernelbench_dist.report._document import Report, write_sweep
 from kernelbench_dist.report._figures import printable
 from kernelbench_dist.report._fuzz import fuzzed
 from kernelbench_dist.report._generic import fields, trivial_answers
@@ -27,7 +30,7 @@ from kernelbench_dist.report._static import findings
 from kernelbench_dist.report._submit import measured
 from kernelbench_dist.report._trials import trials
 
-__all__ = ["printable", "text"]
+__all__ = ["Report", "printable", "text", "write_sweep"]
 
 
 def text(result: Result) -> str:
@@ -63,6 +66,8 @@ def _lines(result: Result) -> Iterator[str]:
     elif isinstance(result, FuzzResult):
         yield from builds(result.builds, most_diagnostics=6, most_kernels=0)
         yield from fuzzed(result)
+    elif isinstance(result, ComparisonResult):
+        yield from compared(result)
     elif isinstance(result, ProblemResult):
         yield from trivial_answers(result)
     else:

@@ -6,7 +6,15 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
+from kernelbench_dist.timing._result import Kind
+
 NOT_MEASURED = "not measured"
+KINDS: dict[Kind, str] = {
+    "warm": "device time, warm L2",
+    "cold": "device time, cold L2",
+    "call": "call time",
+}
+"""of times, by the names that people read"""
 
 # What could move the cursor, colour a line or hide text; a submission chooses parts of what is
 # printed here.
@@ -107,6 +115,11 @@ def one_line(text: str, most: int = 400) -> str:
 def printable(text: str) -> str:
     """Text with its control characters written out."""
     return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def printable_lines(text: str) -> str:
+    """The same with its line ends kept."""
+    return "\n".join(printable(line.expandtabs(4)) for line in text.split("\n"))
 
 
 def counted(n: int, one: str, many: str | None = None) -> str:

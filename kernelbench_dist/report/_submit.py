@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from kernelbench_dist.harness._results import Launches, Memory, SpeedOfLight, SubmitResult
 from kernelbench_dist.report._figures import (
+    KINDS,
     NOT_MEASURED,
     amount,
     counted,
@@ -16,14 +17,8 @@ from kernelbench_dist.report._figures import (
 )
 from kernelbench_dist.report._layout import paragraph, rendered
 from kernelbench_dist.timing import BenchResult
-from kernelbench_dist.timing._result import KINDS, Kind
 from kernelbench_dist.timing._table import renderables
 
-_KINDS: dict[Kind, str] = {
-    "warm": "device time, warm L2",
-    "cold": "device time, cold L2",
-    "call": "call time",
-}
 _MOST_NAMES = 6
 
 
@@ -72,7 +67,7 @@ def _timing(timing: BenchResult, result: SubmitResult) -> Iterator[str]:
             excess = taken.over_empty_us if taken else None
             over.append(f"{candidate.name} {figure(excess, 'us')}")
         floor = f"{timing.empty.name} {figure(empty.median_us, 'us')}"
-        yield f"  {_KINDS[kind]}: {floor}; above it: {', '.join(over)}"
+        yield f"  {KINDS[kind]}: {floor}; above it: {', '.join(over)}"
 
 
 def _launches(launches: Launches) -> str:

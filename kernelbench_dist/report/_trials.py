@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
-from kernelbench_dist.harness._results import Output, Trial
+from kernelbench_dist.harness._results import Trial
 from kernelbench_dist.harness._verdicts import Verdict
 from kernelbench_dist.report._figures import (
     NOT_MEASURED,
@@ -33,16 +32,6 @@ def trials(all_trials: Sequence[Trial], replay: str | None, *, brief: bool) -> I
         yield from unbroken("replay", one_line(replay, 4000))
 
 
-def share_of_bound(output: Output) -> float | None:
-    """The worst element's error over its bound: 1 or less is right."""
-    error, bound = number(output.worst_error), number(output.worst_bound)
-    if error is None or bound is None:
-        return None
-    if error == 0:
-        return 0.0
-    return error / bound if bound else math.inf
-
-
 def _failed(all_trials: Sequence[Trial]) -> bool:
     return any(t.verdict is not Verdict.PASSED for t in all_trials)
 
@@ -68,7 +57,7 @@ def _rows(all_trials: Sequence[Trial]) -> Iterator[list[str]]:
         before = i
         shapes = [shape(s) for s in trial.shapes[:_MOST_SHAPES]]
         shapes += ["..."] if len(trial.shapes) > _MOST_SHAPES else []
-        shares = [s for o in trial.outputs if (s := share_of_bound(o)) is not None]
+        shares = [s for o in trial.outputs if (s := o.share_of_bound) is not None]
         yield [
             str(i),
             str(trial.seed),
@@ -88,7 +77,7 @@ def _worst(all_trials: Sequence[Trial]) -> Iterator[str]:
         (share, i, output)
         for i, trial in judged
         for output in trial.outputs
-        if (share := share_of_bound(output)) is not None and output.worst_index is not None
+        if (share := output.share_of_bound) is not None and output.worst_index is not None
     ]
     if not found:
         return
