@@ -1,0 +1,1 @@
+"""Where the time of a submission goes: kernels, hardware counters, classes and hints."""
