@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 
 from kernelbench_dist import __version__
-from kernelbench_dist.cli import _judging, _plan, _problems, _run, _running, _suite
+from kernelbench_dist.cli import _judging, _plan, _problems, _profiling, _run, _running, _suite
 from kernelbench_dist.cli._verbs import PROGRAM, LacksError, Outcome
 
 __all__ = ["main"]
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kernelbench_dist {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
-    for module in (_judging, _running, _run, _suite, _problems, _plan):
+    for module in (_judging, _profiling, _running, _run, _suite, _problems, _plan):
         module.add_to(verbs)
     return parser
 

@@ -4,6 +4,7 @@
 - `run_correctness`: its answers against the reference in float64.
 - `static_check`: what its source says of tricks.
 - `submit_kernel`: all of these, then time, memory and launches, in one verdict.
+- `profile_kernel`: where its time goes, by kernels and hardware counters, and what to try.
 - `fuzz`: the smallest sizes, values and layout at which it is wrong; `replay`: such a case again.
 - `check_problem`: whether a problem can judge at all.
 - `audit_problems`: whether problems keep all that files of the suite promise.
@@ -24,6 +25,7 @@ from kernelbench_dist.harness._static import static_check
 from kernelbench_dist.harness._submit import submit_kernel
 from kernelbench_dist.harness._suite_audit import Audit, audit_problems
 from kernelbench_dist.harness._verdicts import Verdict
+from kernelbench_dist.harness.profile import ProfileResult, profile_kernel
 
 __all__ = [
     "Audit",
@@ -31,6 +33,7 @@ __all__ = [
     "CorrectnessResult",
     "FuzzResult",
     "ProblemResult",
+    "ProfileResult",
     "ReplayResult",
     "StaticResult",
     "SubmitResult",
@@ -39,6 +42,7 @@ __all__ = [
     "check_problem",
     "compile_kernel",
     "fuzz",
+    "profile_kernel",
     "replay",
     "run_correctness",
     "static_check",

@@ -152,11 +152,11 @@ def _measure(
     )
     measured["memory"] = _memory(session.candidate, draw)
     measured["reference_memory"] = _memory(session.reference, draw)
-    cost = _cost(session, draw)
+    cost = cost_of(session, draw)
     session.progress(f"timing, {rounds} rounds")
     timing = _timing.measure(session, rounds=rounds, min_time_ms=min_time_ms)
     measured["timing"], measured["timing_of"] = timing, _timing_of(session.options)
-    light = _speed_of_light(timing, cost, session.options.device, _judged_dtype(draw))
+    light = _speed_of_light(timing, cost, session.options.device, judged_dtype(draw))
     measured["speed_of_light"] = light
     cold = timing["submission"].cold
     if light and cold and cold.median_us < _FLOOR_SLACK * light.floor_us:
@@ -183,7 +183,7 @@ def _launches(answer: LaunchesAnswer, own: frozenset[str] | None) -> Launches | 
     if answer.kernels is None:
         return None
     total = sum(us for _, us in answer.kernels)
-    library = sum(us for name, us in answer.kernels if own is None or not _is_own(name, own))
+    library = sum(us for name, us in answer.kernels if own is None or not is_own(name, own))
     return Launches(
         kernels=len(answer.kernels),
         copies=answer.copies,
@@ -193,7 +193,7 @@ def _launches(answer: LaunchesAnswer, own: frozenset[str] | None) -> Launches | 
     )
 
 
-def _is_own(kernel: str, own: frozenset[str]) -> bool:
+def is_own(kernel: str, own: frozenset[str]) -> bool:
     return any(re.search(rf"(^|\W){re.escape(name)}(\W|_|$)", kernel) for name in own if name)
 
 
@@ -236,7 +236,7 @@ def _memory(side: Side, draw: Draw) -> Memory | None:
     return Memory(peak_above_inputs_bytes=peak, source="torch's CUDA allocator, in the second call")
 
 
-def _cost(session: Session, draw: Draw) -> Mapping[str, Any]:
+def cost_of(session: Session, draw: Draw) -> Mapping[str, Any]:
     """Of what is timed: one rank, or all where all share the device."""
     costs = [cost for cost, _ in session.reference.ask("cost", {"id": draw.id})]
     if not session.options.on_virtual_ranks:
@@ -254,7 +254,7 @@ def _timing_of(options: Options) -> str | None:
     return f"the slowest of {options.world_size} processes on gloo, which share this machine"
 
 
-def _judged_dtype(draw: Draw) -> str:
+def judged_dtype(draw: Draw) -> str:
     floats = [t.dtype for ts in draw.tensors for t in ts if t.is_floating_point()]
     return dtype_name(floats[0]) if floats else "float32"
 

@@ -30,6 +30,7 @@ from kernelbench_dist.harness import (
     check_problem,
     compile_kernel,
     fuzz,
+    profile_kernel,
     run_correctness,
     static_check,
     submit_kernel,
@@ -52,10 +53,11 @@ _TOOLS: dict[str, Callable[..., Any]] = {
         run_correctness,
         fuzz,
         submit_kernel,
+        profile_kernel,
     )
 }
 # Not an agent's: where files go, and who watches.
-_HIDDEN = ("progress", "store")
+_HIDDEN = ("progress", "store", "keep")
 _DTYPE = Literal["float16", "bfloat16", "float32", "float64"]
 _TYPES: dict[str, Any] = {"source": str, "problem": str, "dtype": _DTYPE}
 _DESCRIPTIONS = {

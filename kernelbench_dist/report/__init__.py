@@ -18,16 +18,18 @@ from kernelbench_dist.harness._results import (
     StaticResult,
     SubmitResult,
 )
+from kernelbench_dist.harness.profile._results import ProfileResult
 from kernelbench_dist.report._builds import builds, has_errors
 from kernelbench_dist.report._figures import printable
 from kernelbench_dist.report._fuzz import fuzzed
 from kernelbench_dist.report._generic import fields, trivial_answers
 from kernelbench_dist.report._head import head, notes
+from kernelbench_dist.report._profile import coloured, profiled
 from kernelbench_dist.report._static import findings
 from kernelbench_dist.report._submit import measured
 from kernelbench_dist.report._trials import trials
 
-__all__ = ["printable", "text"]
+__all__ = ["at_terminal", "printable", "text"]
 
 
 def text(result: Result) -> str:
@@ -41,6 +43,11 @@ def text(result: Result) -> str:
     static    no findings
     """
     return "\n".join((*_lines(result), *notes(result)))
+
+
+def at_terminal(result: ProfileResult) -> str:
+    """The report of a profile for the terminal on stdout, with its colours."""
+    return "\n".join((coloured("\n".join(head(result)), result), *notes(result)))
 
 
 def _lines(result: Result) -> Iterator[str]:
@@ -60,6 +67,8 @@ def _lines(result: Result) -> Iterator[str]:
         yield from builds(result.builds, most_diagnostics=4, most_kernels=6)
         yield from trials(result.trials, result.replay, brief=True)
         yield from measured(result)
+    elif isinstance(result, ProfileResult):
+        yield from profiled(result)
     elif isinstance(result, FuzzResult):
         yield from builds(result.builds, most_diagnostics=6, most_kernels=0)
         yield from fuzzed(result)

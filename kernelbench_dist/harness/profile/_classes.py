@@ -12,6 +12,7 @@ from kernelbench_dist.harness.profile._results import (
     CounterLight,
     KernelProfile,
     RooflineLight,
+    TimeClass,
     Times,
 )
 
@@ -72,7 +73,7 @@ def _by_counters(kernels: Sequence[KernelCounters]) -> Class | None:
             name="latency-bound", because=f"{said}: neither above {BUSY_PERCENT} %",
             source="counters",
         )  # fmt: skip
-    name = "memory-bound" if memory >= pipe else "compute-bound"
+    name: TimeClass = "memory-bound" if memory >= pipe else "compute-bound"
     return Class(name=name, because=said, source="counters")
 
 
@@ -85,7 +86,7 @@ def _by_cost(light: RooflineLight | None, analysis: Analysis | None) -> Class | 
         return Class(
             name="latency-bound", because=f"{said}: not above {BUSY_PERCENT} %", source="analysis"
         )
-    name = "memory-bound" if light.limit == "memory" else "compute-bound"
+    name: TimeClass = "memory-bound" if light.limit == "memory" else "compute-bound"
     return Class(
         name=name, because=f"{said}, and {light.limit} is what the least time is of",
         source="analysis",
