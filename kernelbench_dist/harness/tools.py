@@ -29,9 +29,12 @@ from kernelbench_dist.harness import (
     _prompt,
     check_problem,
     compile_kernel,
+    disassemble,
     fuzz,
+    get_gpu_specs,
     profile_kernel,
     run_correctness,
+    sanitize,
     static_check,
     submit_kernel,
 )
@@ -54,6 +57,9 @@ _TOOLS: dict[str, Callable[..., Any]] = {
         fuzz,
         submit_kernel,
         profile_kernel,
+        sanitize,
+        disassemble,
+        get_gpu_specs,
     )
 }
 # Not an agent's: where files go, and who watches.
