@@ -15,6 +15,27 @@ from typing import Any
 
 from kernelbench_dist.harness.profile._counters import Access, KernelCounters, SharedAccess, Stall
 
+OWN = """
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.cpp_extension import load_inline
+
+KIND = "cuda"
+load_inline(
+    "profile_cases",
+    cpp_sources="",
+    cuda_sources=SOURCE,
+    no_implicit_headers=True,
+    is_python_module=False,
+)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.ops.profile_cases.NAME(x)
+"""
 DATA = Path(__file__).parent / "data" / "profile"
 HEAD = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream",
         "Block Size", "Grid Size", "Device", "CC")  # fmt: skip
@@ -25,6 +46,26 @@ def measured_pages() -> list[tuple[str, Path, Mapping[str, Any]]]:
     table = DATA / "expected.json"
     expected = json.loads(table.read_text()) if table.exists() else {}
     return [(path.stem, path, expected.get(path.stem, {})) for path in sorted(DATA.glob("*.csv"))]
+
+
+def own(name: str) -> str:
+    """A submission that calls one operator of submissions.cu, which all of them build alike."""
+    source = (DATA / "submissions.cu").read_text()
+    return OWN.replace("SOURCE", repr(source)).replace("NAME", name)
+
+
+def impossible(kernel: KernelCounters) -> list[str]:
+    """Figures that cannot be: negative ones, and percentages above 100 and some noise."""
+    wrong = []
+    for name, value in kernel.model_dump().items():
+        for part in value.values() if isinstance(value, dict) else [value]:
+            if isinstance(part, int | float) and part < 0:
+                wrong.append(f"{name} {part}")
+            if isinstance(part, float) and "percent" in name and part > 105:
+                wrong.append(f"{name} {part}")
+    if kernel.stalls and abs(sum(s.percent for s in kernel.stalls) - 100) > 1e-6:
+        wrong.append("stalls")
+    return wrong
 
 
 def page(

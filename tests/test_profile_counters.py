@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from profile_cases import DATA, access, counters, measured_pages, page, shared, stalls
+from profile_cases import DATA, access, counters, impossible, measured_pages, page, shared, stalls
 
 from kernelbench_dist.harness.profile import _classes, _hints
 from kernelbench_dist.harness.profile._counters import KernelCounters
@@ -193,21 +193,6 @@ def test_measured_pages(path, expected):
     rules = {hint.rule for hint in _hints.hints(result)}
     assert rules >= set(expected.get("rules", ()))
     assert not rules.intersection(expected.get("not_rules", ()))
-
-
-def impossible(kernel: KernelCounters) -> list[str]:
-    """Figures that cannot be: negative ones, and percentages above 100 and some noise."""
-    wrong = []
-    for name, value in kernel.model_dump().items():
-        parts = value.values() if isinstance(value, dict) else [value]
-        for part in parts:
-            if isinstance(part, int | float) and part < 0:
-                wrong.append(f"{name} {part}")
-            if isinstance(part, float) and "percent" in name and part > 105:
-                wrong.append(f"{name} {part}")
-    if kernel.stalls and abs(sum(s.percent for s in kernel.stalls) - 100) > 1e-6:
-        wrong.append("stalls")
-    return wrong
 
 
 # Classes
