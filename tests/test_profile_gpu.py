@@ -28,6 +28,7 @@ from kernelbench_dist.harness import (
     profile_kernel,
     sanitize,
 )
+from kernelbench_dist.harness._submit import function_name
 from kernelbench_dist.harness.profile._results import KernelProfile
 from kernelbench_dist.harness.profile._tools import find_tool
 
@@ -225,7 +226,7 @@ def test_machine_code_of_the_same_build(files):
         pytest.skip("there is no cuobjdump")
     result = disassemble(own("spills"), problem_file(files), device="cuda")
     assert result.passed, result.reason
-    kernels = {k.name.partition("(")[0].rpartition("::")[2]: k for k in result.kernels}
+    kernels = {function_name(k.name): k for k in result.kernels}
     assert kernels["spills"].local_stores > 0
     assert kernels["spills"].spill_store_bytes > 0
     assert kernels["stream_wide"].local_stores == 0

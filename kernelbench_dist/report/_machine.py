@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from kernelbench_dist.harness._submit import function_name
 from kernelbench_dist.harness.profile._results import (
     DisassembleResult,
     GpuSpecs,
@@ -50,7 +51,7 @@ def _resources(k: KernelCode) -> list[str]:
     if k.spill_store_bytes is not None:
         spills = f"{amount(k.spill_store_bytes)}, {amount(k.spill_load_bytes)}"
     return [
-        one_line(k.name, 80),
+        one_line(function_name(k.name), 60),
         k.architecture,
         "" if k.registers is None else str(k.registers),
         amount(k.stack_bytes),
@@ -62,7 +63,7 @@ def _resources(k: KernelCode) -> list[str]:
 
 def _widths(k: KernelCode) -> list[str]:
     return [
-        one_line(k.name, 80),
+        one_line(function_name(k.name), 60),
         _by_bits(k.global_loads_by_bits),
         _by_bits(k.global_stores_by_bits),
         _by_bits(k.shared_loads_by_bits),
