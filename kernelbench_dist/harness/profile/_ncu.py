@@ -45,20 +45,19 @@ def count(session: Session, draw: Draw, *, timeout_s: float) -> Counted:
     for attempt in (1, 2):
         with ToolRun(command(ncu, metrics), session.options.device, time_limit_s=timeout_s) as run:
             failed = _run(session, draw, run)
-            text = run.finish()
+            page = run.finish()
+            text = f"{page}\n{run.printed()}"
         try:
-            kernels = read_raw_page(text)
+            kernels = read_raw_page(page)
         except NoPageError:
             kernels = ()
         if kernels:
-            return Counted(kernels, text, source=f"Nsight Compute, {_source(kernels)}")
+            return Counted(kernels, page, source=f"Nsight Compute, {_source(kernels)}")
         # Metrics that this chip or version does not have end the run: ask again without them.
-        unknown = [name for name in metrics if re.search(rf"==.*{re.escape(name)}", text)]
-        if attempt == 1 and unknown:
-            metrics = [name for name in metrics if name not in unknown]
-            continue
-        break
-    return Counted(page=text, absent=why(text, failed))
+        if attempt == 2 or not (unknown := _unknown(metrics, text)):
+            break
+        metrics = [name for name in metrics if name not in unknown]
+    return Counted(page=page, absent=why(text, failed))
 
 
 def command(ncu: str, metrics: list[str]) -> list[str]:
@@ -73,6 +72,13 @@ def command(ncu: str, metrics: list[str]) -> list[str]:
         *sections,
         *(("--metrics", ",".join(metrics)) if metrics else ()),
     ]
+
+
+def _unknown(metrics: list[str], text: str) -> list[str]:
+    """Those that the tool complains of by name; all of them where it names none."""
+    said = "\n".join(line for line in text.splitlines() if line.startswith("=="))
+    named = [name for name in metrics if re.search(rf"\b{name.partition('.')[0]}\b", said)]
+    return named or (metrics if re.search(r"ERROR.*\bmetric", said) else [])
 
 
 def _run(session: Session, draw: Draw, run: ToolRun) -> str | None:

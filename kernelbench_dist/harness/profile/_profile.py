@@ -254,7 +254,7 @@ def _times(session: Session, draw: Draw, activity: tuple[Activity, ...]) -> Time
     medians: dict[str, float] = {}
     for side, of in ((session.candidate, "module"), (session.reference, "empty")):
         message = {
-            "ids": [draw.id] * calls,
+            "ids": [draw.id] * (calls if of == "module" else 1),
             "method": wanted,
             "min_time_us": _POOL_US,
             "floor": of == "empty",

@@ -141,8 +141,7 @@ def _check(session: Session, draw: Draw, name: str) -> SanitizerCheck:
         ) as run,
     ):
         failed = _run(session, draw, run)
-        text = run.finish()
-    errors, findings = read_report(text)
+        errors, findings = read_report(run.finish())
     return verdict_of(name, errors, findings, failed)
 
 

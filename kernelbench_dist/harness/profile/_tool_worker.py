@@ -9,7 +9,6 @@ tool prints goes to a file that the submission cannot reach.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import shutil
@@ -60,20 +59,17 @@ class ToolRun:
         return ToolWorker(self, memory_limit_bytes, sandbox)
 
     def finish(self) -> str:
-        """End the worker, wait until the tool has ended too, and return what it wrote."""
+        """End the worker, wait until the tool has ended too, and return its file's text."""
         if self.started is not None:
             self.started.channel.close()
             self.started.wait()
-        return self.written()
-
-    def written(self) -> str:
-        """What the tool wrote to its file so far, and after it what it printed."""
-        with contextlib.suppress(OSError):
-            log = self.log.read_text(errors="replace")
-            return f"{log}\n{self.printed()}"
-        return self.printed()
+        try:
+            return self.log.read_text(errors="replace")
+        except OSError:
+            return ""
 
     def printed(self) -> str:
+        """What the tool and the worker printed, mixed: no place for figures."""
         return self.started.output() if self.started is not None else ""
 
 
