@@ -356,3 +356,50 @@ def test_a_hint_comes_once_for_each_kernel():
     found = _hints.hints(made(kernels=tuple(twice)))
     assert [hint.kernel for hint in found] == ["a", "b"]
     assert all(a != b for a, b in itertools.pairwise(found))
+
+
+# The report
+
+
+def test_the_report_of_a_kernel_has_every_figure_with_its_source():
+    kernel = counters(
+        name="void (anonymous namespace)::gather<float, 4>(float const*, float*)",
+        global_loads=access(0.125, 32000),
+        shared_loads=shared(500),
+        stalls=stalls(long_scoreboard=61.2, barrier=20.5),
+        eligible_warps=0.4,
+        active_warps=9.5,
+        occupancy_theoretical_percent=50.0,
+        occupancy_achieved_percent=43.2,
+        occupancy_limiter="registers",
+        waves=1.45,
+        dram_read_bytes=10_000_000,
+        dram_write_bytes=0,
+        dram_read_gb_per_s=1000.0,
+        flops_by_dtype={"float32": 10**8},
+    )
+    profile = KernelProfile(counters=kernel, time_class=_classes.of_kernel(kernel))
+    result = made(
+        kernels=(profile,),
+        counters_source="Nsight Compute",
+        time_class=_classes.of_call(None, [profile], None, None),
+        counter_light=_classes.counter_light([kernel]),
+    )
+    said = str(result.model_copy(update={"hints": _hints.hints(result)}))
+    for words in (
+        "class     memory-bound",
+        "(by counters)",
+        "gather: memory-bound, 10.0 us",
+        "████████████········   60.0 %  1000 GB/s read, not measured written",
+        "32.0 sectors a request, ideal 4.00 for 4.00 bytes a lane: efficiency 12.5 %",
+        "1000 wavefronts, 50.0 % of them by conflicts",
+        "stall long_scoreboard",
+        "of 50.0 % possible, by registers",
+        "0.400 of 9.50 a scheduler could issue",
+        "100 MFLOP, 10.0 a byte of DRAM",
+        "speed of light 60.0 % of peak: multiprocessors 50.0 %, memory 60.0 %",
+        "bank conflicts in gather: 50.0 % of the wavefronts in shared memory are added by",
+        "time      not measured",
+    ):
+        assert words in said, words
+    assert max(map(len, said.splitlines())) <= 100

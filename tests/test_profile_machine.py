@@ -280,3 +280,11 @@ def test_the_report_of_specs():
     assert "72 %" in said
     assert "200" in said
     assert "an empty kernel takes not measured" in said
+
+
+@pytest.mark.parametrize(("verb", "code"), [("sanitize", 3), ("disassemble", 0)])
+def test_the_verbs(tmp_path, capsys, verb, code):
+    source = tmp_path / "mine.py"
+    source.write_text(gather_linear())
+    assert cli.main([verb, str(source), "47", "--device", "cpu", "--json"]) == code
+    assert json.loads(capsys.readouterr().out)["tool"] == verb

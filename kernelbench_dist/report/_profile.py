@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from kernelbench_dist.harness._submit import function_name
 from kernelbench_dist.harness.profile._counters import Access, KernelCounters
 from kernelbench_dist.harness.profile._results import (
     Activity,
@@ -189,7 +190,13 @@ def _activity(result: ProfileResult) -> Iterator[RenderableType]:
 
 
 def _name(a: Activity) -> str:
-    return f"{one_line(a.name, 60)}{'' if a.is_own or a.kind != 'kernel' else ' (not its own)'}"
+    if a.kind != "kernel":
+        return one_line(a.name, 60)
+    return _short(a.name) + ("" if a.is_own else " (not its own)")
+
+
+def _short(kernel: str) -> str:
+    return one_line(function_name(kernel), 60)
 
 
 def _dims(dims: Sequence[int] | None) -> str:
@@ -231,7 +238,7 @@ def _counters(result: ProfileResult) -> Iterator[RenderableType]:
 def _kernel(kernel: KernelProfile, result: ProfileResult) -> Iterator[RenderableType]:
     k = kernel.counters
     named = kernel.time_class.name if kernel.time_class else "class not known"
-    yield Text(f"  {one_line(k.name, 70)}: {named}, {figure(k.time_us, 'us')}", style="bold")
+    yield Text(f"  {_short(k.name)}: {named}, {figure(k.time_us, 'us')}", style="bold")
     rows = list(_percents(k))
     if rows:
         table = Table.grid(padding=(0, 2, 0, 0))
@@ -316,7 +323,7 @@ def _access(a: Access) -> str:
 
 
 def _hint(hint: Hint) -> Iterator[RenderableType]:
-    of = f" in {one_line(hint.kernel, 40)}" if hint.kernel else ""
+    of = f" in {_short(hint.kernel)}" if hint.kernel else ""
     said = f"{hint.rule}{of}: {figure(hint.value)} {hint.unit} {hint.what}"
     yield _line("hint", f"{said} (threshold {figure(hint.threshold)})")
     yield _line("", Text(f"try: {hint.advice}", style="green"))

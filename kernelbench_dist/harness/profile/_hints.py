@@ -18,7 +18,8 @@ class Rule:
     """A rule about one kernel (by its counters) or about the whole call.
 
     It is tripped where `value` is at least, or at most, the threshold. A value of None says
-    nothing: it was not measured, or the rule does not apply.
+    nothing: it was not measured, or the rule does not apply. `what` goes on where a value and its
+    unit end.
     """
 
     name: str
@@ -165,8 +166,8 @@ def _copies(result: ProfileResult) -> float | None:
 RULES = (
     Rule(
         "several launches",
-        "kernels in one call that is launch-bound",
-        "launches",
+        "in one call, which is launch-bound",
+        "kernels",
         "fuse them into one, or replay the call as a CUDA graph",
         at_least=2,
         of_call=lambda result: (
@@ -177,7 +178,7 @@ RULES = (
     ),
     Rule(
         "copies",
-        "copies in one call",
+        "in one call",
         "copies",
         "read the input where it lies, by its strides, in place of contiguous(), cat or to()",
         at_least=1,
@@ -185,7 +186,7 @@ RULES = (
     ),
     Rule(
         "bytes move twice",
-        "bytes that DRAM moved, over those that must move",
+        "the bytes that must move were moved by DRAM",
         "times",
         "fuse what writes a tensor with what reads it, or tile so that a block's data stays in L2",
         at_least=1.5,
@@ -193,7 +194,7 @@ RULES = (
     ),
     Rule(
         "uncoalesced loads",
-        "bytes asked for, of those in the sectors that global loads touch",
+        "of the bytes in the sectors that global loads touch were asked for",
         "%",
         "let neighbouring lanes read neighbouring addresses; transpose through shared memory",
         at_most=50,
@@ -201,7 +202,7 @@ RULES = (
     ),
     Rule(
         "uncoalesced stores",
-        "bytes written, of those in the sectors that global stores touch",
+        "of the bytes in the sectors that global stores touch were written",
         "%",
         "let neighbouring lanes write neighbouring addresses; transpose through shared memory",
         at_most=50,
@@ -209,7 +210,7 @@ RULES = (
     ),
     Rule(
         "bank conflicts",
-        "wavefronts in shared memory that bank conflicts add",
+        "of the wavefronts in shared memory are added by bank conflicts",
         "%",
         "pad rows to an odd number of 4-byte words, or swizzle the columns by the row",
         at_least=25,
@@ -217,7 +218,7 @@ RULES = (
     ),
     Rule(
         "local memory",
-        "sectors of local memory, among all of loads and stores",
+        "of the sectors of loads and stores are in local memory",
         "%",
         "registers spill, or an array is indexed at run time: unroll its loops, make the tile of a "
         "thread smaller, or allow more registers (__launch_bounds__)",
@@ -226,15 +227,15 @@ RULES = (
     ),
     Rule(
         "occupancy",
-        "warps that fit, while under one a scheduler can issue",
-        "% of the most",
+        "of the most warps fit, and of those under one a scheduler can issue",
+        "%",
         "lessen what the limiter is short of: registers, shared memory, or threads a block",
         at_most=50,
         of_kernel=_low_occupancy,
     ),
     Rule(
         "uneven work",
-        "warps that were there, of those that fit",
+        "of the warps that fit were there",
         "%",
         "blocks end at different times: give each the same work, or make them smaller",
         at_most=60,
@@ -242,7 +243,7 @@ RULES = (
     ),
     Rule(
         "small grid",
-        "of what the device holds at once, the grid fills",
+        "of blocks: the device holds more at once",
         "waves",
         "use more and smaller blocks, or split the reduction over several",
         at_most=0.5,
@@ -250,7 +251,7 @@ RULES = (
     ),
     Rule(
         "tail",
-        "of the device stands idle on average over the waves of blocks, the last being partial",
+        "of the device stands idle on average, since the last wave of blocks is partial",
         "%",
         "let the number of blocks be a multiple of what fits, or let resident blocks loop",
         at_least=20,
@@ -266,8 +267,8 @@ RULES = (
     ),
     Rule(
         "narrow loads",
-        "bytes a lane in each load, in a kernel that waits for them",
-        "bytes",
+        "in each load, in a kernel that waits for them",
+        "bytes a lane",
         "load 16 bytes a lane (float4)",
         at_most=4,
         of_kernel=_lane_bytes,
@@ -298,8 +299,8 @@ RULES = (
     ),
     Rule(
         "divergence",
-        "threads in each instruction of a warp",
-        "of 32",
+        "take part in an instruction of a warp",
+        "of 32 threads",
         "let the lanes of a warp take the same branch, and fill the last warp",
         at_most=24,
         of_kernel=lambda kernel: kernel.threads_per_instruction,
