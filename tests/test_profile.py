@@ -83,6 +83,7 @@ def test_one_size_is_accepted():
         profile_kernel(gather_linear(), "47", device="cpu", sizes="all")
 
 
+@pytest.mark.slow
 def test_the_verb(tmp_path, capsys):
     source, of = tmp_path / "mine.py", tmp_path / "double.py"
     source.write_text(answer("x + x"))

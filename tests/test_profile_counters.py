@@ -7,6 +7,7 @@ import itertools
 import pytest
 from profile_cases import DATA, access, counters, impossible, measured_pages, page, shared, stalls
 
+from kernelbench_dist._peaks import Peaks
 from kernelbench_dist.harness.profile import _classes, _hints
 from kernelbench_dist.harness.profile._counters import KernelCounters
 from kernelbench_dist.harness.profile._raw_page import NoPageError, read_raw_page
@@ -83,6 +84,14 @@ def test_what_is_missing_is_none_and_never_0():
     assert kernel.intensity is None
     assert kernel.memory_unit is None
     assert _classes.of_kernel(kernel) is None
+
+
+def test_a_percentage_that_cannot_be_is_not_told():
+    """Passes over a short kernel that disagree."""
+    rate = "lts__t_sector_hit_rate.pct"
+    noisy, impossible_one = read_raw_page(page({rate: "100.4"}, {rate: "131.2"}))
+    assert noisy.l2_hit_percent == 100.4
+    assert impossible_one.l2_hit_percent is None
 
 
 def test_what_was_counted_as_0_is_0():
@@ -221,6 +230,38 @@ def test_launch_bound_is_under_three_empty_kernels_whatever_counters_say():
     for us, name in ((2.09, "launch-bound"), (2.1, "memory-bound")):
         times = Times(method="graph", warm_us=us, empty_warm_us=0.7)
         assert _classes.of_call(times, kernels, None, None).name == name
+
+
+def test_the_roofline_has_the_empty_kernel_as_its_floor():
+    peaks = Peaks(1e12, 1e13, "made up")
+    times = Times(method="graph", warm_us=4.0, cold_us=10.0, empty_warm_us=1.0, empty_cold_us=3.0)
+    by_bytes = _classes.analysis_of(5_000_000, 1, "problem", peaks)  # 5 us
+    found = _classes.roofline_light(by_bytes, peaks, times)
+    assert (found.fraction, found.limit, found.time_kind) == (pytest.approx(0.5), "memory", "cold")
+    by_flops = _classes.analysis_of(1, 80_000_000, "problem", peaks)  # 8 us
+    found = _classes.roofline_light(by_flops, peaks, times)
+    assert (found.fraction, found.limit) == (pytest.approx(0.8), "compute")
+    tiny = _classes.analysis_of(1, 1, "problem", peaks)
+    found = _classes.roofline_light(tiny, peaks, times)
+    assert (found.fraction, found.limit) == (pytest.approx(0.3), "launch")
+    quick = times.model_copy(update={"cold_us": 2.9})
+    assert _classes.roofline_light(tiny, peaks, quick).fraction == 1
+    assert _classes.roofline_light(tiny, None, times) is None
+    assert by_bytes.ridge_point == pytest.approx(10)
+
+
+def test_without_counters_the_class_is_by_the_cost():
+    peaks = Peaks(1e12, 1e13, "made up")
+    times = Times(method="graph", warm_us=9.0, cold_us=10.0, empty_warm_us=1.0, empty_cold_us=3.0)
+    for nbytes, flops, name in (
+        (5_000_000, 1, "memory-bound"),
+        (1, 50_000_000, "compute-bound"),
+        (3_900_000, 1, "latency-bound"),
+    ):
+        cost = _classes.analysis_of(nbytes, flops, "problem", peaks)
+        light = _classes.roofline_light(cost, peaks, times)
+        found = _classes.of_call(times, [], light, cost)
+        assert (found.name, found.source) == (name, "analysis")
 
 
 def test_kernels_count_by_their_time():

@@ -7,7 +7,7 @@ runs between cudaProfilerStart and Stop is counted: one call, after a warm-up.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelbench_dist.harness._problem import Draw
 from kernelbench_dist.harness._session import Session
@@ -83,6 +83,8 @@ def _unknown(metrics: list[str], text: str) -> list[str]:
 
 def _run(session: Session, draw: Draw, run: ToolRun) -> str | None:
     """Have the call replayed under the tool; what went wrong, if anything did."""
+    # Every step takes as much longer as there are passes.
+    own, session.limits = session.limits, replace(session.limits, step_s=run.time_limit_s)
     try:
         session.restart_submission(run.worker)
         session.construct_submission()
@@ -90,6 +92,8 @@ def _run(session: Session, draw: Draw, run: ToolRun) -> str | None:
         session.candidate.ask("replay", {"id": draw.id}, step="replaying")
     except JudgedError as error:
         return error.reason
+    finally:
+        session.limits = own
     return None
 
 

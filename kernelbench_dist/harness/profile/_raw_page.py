@@ -34,6 +34,9 @@ _LIMITS = {
 }
 
 
+_MOST_PERCENT = 105.0  # some noise is told as it is
+
+
 class NoPageError(ValueError):
     """The text holds no raw page."""
 
@@ -82,6 +85,15 @@ class _Row:
                 return number * _factor(unit)
         return None
 
+    def percent(self, *names: str) -> float | None:
+        """As `number`; None where passes disagree so much that it would be impossible.
+
+        What makes up a percentage is counted in different passes over the kernel, and a kernel of
+        a microsecond is not the same in each.
+        """
+        value = self.number(*names)
+        return None if value is None or value > _MOST_PERCENT else value
+
     def whole(self, *names: str) -> int | None:
         value = self.number(*names)
         return None if value is None else round(value)
@@ -117,15 +129,15 @@ def _kernel(row: _Row) -> KernelCounters:
         grid=_dims(row, "Grid Size", "launch__grid_dim"),
         block=_dims(row, "Block Size", "launch__block_dim"),
         time_us=None if seconds is None else 1e6 * seconds,
-        sm_percent=row.number("sm__throughput.avg.pct_of_peak_sustained_elapsed"),
-        memory_percent=row.number(
+        sm_percent=row.percent("sm__throughput.avg.pct_of_peak_sustained_elapsed"),
+        memory_percent=row.percent(
             "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"
         ),
-        dram_percent=row.number(
+        dram_percent=row.percent(
             "dram__throughput.avg.pct_of_peak_sustained_elapsed",
             "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
         ),
-        l2_percent=row.number("lts__throughput.avg.pct_of_peak_sustained_elapsed"),
+        l2_percent=row.percent("lts__throughput.avg.pct_of_peak_sustained_elapsed"),
         l1_percent=_elapsed(row, "l1tex__throughput.avg"),
         dram_read_bytes=read,
         dram_write_bytes=written,
@@ -135,11 +147,11 @@ def _kernel(row: _Row) -> KernelCounters:
         l2_write_bytes=l2_written,
         l2_read_gb_per_s=_rate(l2_read, seconds),
         l2_write_gb_per_s=_rate(l2_written, seconds),
-        l1_hit_percent=row.number("l1tex__t_sector_hit_rate.pct"),
-        l2_hit_percent=row.number("lts__t_sector_hit_rate.pct"),
+        l1_hit_percent=row.percent("l1tex__t_sector_hit_rate.pct"),
+        l2_hit_percent=row.percent("lts__t_sector_hit_rate.pct"),
         pipes_percent=_pipes(row),
-        occupancy_theoretical_percent=row.number("sm__maximum_warps_per_active_cycle_pct"),
-        occupancy_achieved_percent=row.number("sm__warps_active.avg.pct_of_peak_sustained_active"),
+        occupancy_theoretical_percent=row.percent("sm__maximum_warps_per_active_cycle_pct"),
+        occupancy_achieved_percent=row.percent("sm__warps_active.avg.pct_of_peak_sustained_active"),
         occupancy_limiter=_limiter(limits),
         occupancy_limits_blocks=limits,
         waves=row.number("launch__waves_per_multiprocessor"),
@@ -183,10 +195,10 @@ def _dims(row: _Row, column: str, launch: str) -> tuple[int, int, int]:
 
 def _elapsed(row: _Row, metric: str) -> float | None:
     """Percent of the peak over the whole time, from that over the active cycles if need be."""
-    value = row.number(f"{metric}.pct_of_peak_sustained_elapsed")
+    value = row.percent(f"{metric}.pct_of_peak_sustained_elapsed")
     if value is not None:
         return value
-    active = row.number(f"{metric}.pct_of_peak_sustained_active")
+    active = row.percent(f"{metric}.pct_of_peak_sustained_active")
     cycles = row.number("sm__cycles_active.avg")
     elapsed = row.number("sm__cycles_elapsed.max", "gpc__cycles_elapsed.max")
     if active is None or cycles is None or not elapsed:
