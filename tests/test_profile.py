@@ -16,7 +16,7 @@ from profile_cases import page
 from submissions import answer, gather_linear, problem
 
 from kernelbench_dist import cli
-from kernelbench_dist.harness import ProfileResult, Verdict, profile_kernel
+from kernelbench_dist.harness import ProfileResult, Verdict, _activity, profile_kernel
 from kernelbench_dist.harness._judge import make_limits, make_options
 from kernelbench_dist.harness._session import Session
 from kernelbench_dist.harness._submission import read_submission
@@ -107,6 +107,37 @@ def test_colours_are_for_terminals_and_not_against_no_color(cpu, monkeypatch):
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
     assert "\x1b" not in at_terminal(wrong)
+
+
+def test_launches_that_are_alike_are_one_row():
+    """A trace made by hand, in the form of torch.profiler's."""
+    said = {"grid": [96, 1, 1], "block": [128, 1, 1], "registers per thread": 32,
+            "shared memory": 0}  # fmt: skip
+    events = [
+        {"ph": "X", "cat": "kernel", "name": "scale", "ts": t, "dur": 1.5, "args": said}
+        for t in (0, 10, 20)
+    ]
+    events += [
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "scale",
+            "dur": 4.0,
+            "args": {**said, "grid": [1] * 3},
+        },
+        {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoD", "dur": 2.0, "args": {"bytes": 64}},
+        {"ph": "X", "cat": "gpu_memset", "name": "Memset", "dur": 1.0, "args": {"bytes": 8}},
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "dur": 9.0, "args": {}},
+        {"ph": "M", "name": "process_name"},
+    ]
+    rows = _activity.read_trace(json.dumps({"traceEvents": events}))
+    found = [(r["kind"], r["launches"], r["us"], r["grid"], r["bytes"]) for r in rows]
+    assert found == [
+        ("kernel", 3, 4.5, [96, 1, 1], None),
+        ("kernel", 1, 4.0, [1, 1, 1], None),
+        ("copy", 1, 2.0, None, 64),
+        ("fill", 1, 1.0, None, 8),
+    ]
 
 
 # A tool around the worker

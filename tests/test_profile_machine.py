@@ -169,6 +169,29 @@ def test_reports_of_racecheck():
     assert verdict_of("racecheck", errors, [finding], None).verdict is Verdict.NONDETERMINISTIC
 
 
+def test_what_was_not_printed_is_not_counted_twice():
+    more = "========= ERROR SUMMARY: 157 errors were not printed. Use --print-limit option\n"
+    many = MEMCHECK.replace("2 errors", "257 errors") + more
+    assert read_report(many)[0] == 257
+
+
+def test_warnings_of_races_are_told_and_fail_nothing():
+    only = RACECHECK.replace("Error: Race", "Warning: Race").replace(
+        "(1 error, 0 warnings)", "(0 errors, 1 warning)"
+    )
+    errors, findings = read_report(only)
+    assert (errors, len(findings)) == (0, 1)
+    check = verdict_of("racecheck", errors, findings, None)
+    assert check.verdict is Verdict.PASSED
+    assert check.reason == "no races in shared memory, and 1 warning(s)"
+
+
+def test_a_kernel_is_named_also_on_a_line_of_its_own():
+    parts = "Write access at\n=========     races(float *)+0xb0 in debug.cu:28"
+    broken = RACECHECK.replace("Write access at races(float *)+0x130", parts)
+    assert read_report(broken)[1][0].kernel == "races(float *)"
+
+
 def test_a_clean_report_passes_and_none_is_no_answer():
     clean = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
     assert read_report(clean) == (0, ())

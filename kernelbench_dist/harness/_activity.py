@@ -49,10 +49,15 @@ def _device_activity(call: Callable[[], Any], calls: int) -> list[dict[str, Any]
     # The only folder that a submission's process may write to.
     path = Path(os.environ["TMPDIR"]) / "trace.json"
     recorded.export_chrome_trace(str(path))
-    events = json.loads(path.read_text())["traceEvents"]
+    text = path.read_text()
     path.unlink()
+    return read_trace(text)
+
+
+def read_trace(text: str) -> list[dict[str, Any]]:
+    """The device's activity in a trace of torch.profiler: how many launches are alike, and us."""
     alike: dict[str, dict[str, Any]] = {}
-    for event in events:
+    for event in json.loads(text)["traceEvents"]:
         kind = _KINDS.get(event.get("cat", ""))
         if kind is None:
             continue
