@@ -22,6 +22,14 @@ BUSY_PERCENT = 40
 """of peak: with neither memory nor a pipe above it, a kernel waits for latency"""
 
 
+def in_us(us: float) -> str:
+    """
+    >>> in_us(0.7213), in_us(7652.4)
+    ('0.721 us', '7652 us')
+    """
+    return f"{us:.3g} us" if us < 1000 else f"{us:.0f} us"
+
+
 def of_kernel(counters: KernelCounters) -> Class | None:
     """By one kernel's counters alone; None where those of memory or of the pipes are missing."""
     return _by_counters([counters])
@@ -47,8 +55,8 @@ def _by_time(times: Times | None) -> Class | None:
         return None
     return Class(
         name="launch-bound",
-        because=f"{times.warm_us:.3g} us of device time (warm L2) are under {LAUNCH_FLOORS} empty "
-        f"kernels of {times.empty_warm_us:.3g} us: {times.warm_us - times.empty_warm_us:.3g} us "
+        because=f"{in_us(times.warm_us)} of device time (warm L2) are under {LAUNCH_FLOORS} empty "
+        f"kernels of {in_us(times.empty_warm_us)}: {in_us(times.warm_us - times.empty_warm_us)} "
         "above one",
         source="timer",
     )

@@ -278,4 +278,4 @@ def _summary(found: Mapping[str, Any]) -> str:
     if time_class is not None:
         return f"{time_class.name}: {time_class.because}"
     us = times.warm_us or times.call_us
-    return f"a call takes {us:.3g} us; its class is not known without a GPU"
+    return f"a call takes {_classes.in_us(us)}; its class is not known without a GPU"

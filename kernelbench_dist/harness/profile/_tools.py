@@ -11,10 +11,13 @@ from pathlib import Path
 def find_tool(name: str) -> str | None:
     """The path of "ncu", "compute-sanitizer" or "cuobjdump"; None where there is none.
 
-    On PATH, in CUDA_HOME, in /usr/local/cuda, or in the triton package, which brings cuobjdump.
+    On PATH, in the toolkit, where Nsight Compute is installed by itself (its newest version), or in
+    the package triton, which brings cuobjdump.
     """
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    folders = [str(Path(home, "bin")) for home in homes if home]
+    parts = ("bin", "compute-sanitizer")
+    folders = [str(Path(home, part)) for home in homes if home for part in parts]
+    folders += sorted(map(str, Path("/opt/nvidia/nsight-compute").glob("*")), reverse=True)
     triton = importlib.util.find_spec("triton")
     for place in (triton.submodule_search_locations or []) if triton else []:
         folders.append(str(Path(place, "backends", "nvidia", "bin")))
