@@ -2,9 +2,9 @@
 
     KEEP_PROFILES=build/profiles python tests/test_profile_gpu.py
 
-runs all of it and keeps the raw pages, with expected.json, which go to tests/data/profile. Where
-counters cannot be read, as in most containers, the tests that need them are skipped with the
-reason that the profile gives.
+runs all of it and keeps the raw pages, with expected.json, which go to tests/data/profile; with
+`-k "not sanitizers"` it is the quicker part. Where counters cannot be read, as in most containers,
+the tests that need them are skipped with the reason that the profile gives.
 """
 
 from __future__ import annotations

@@ -278,4 +278,5 @@ def _summary(found: Mapping[str, Any]) -> str:
     if time_class is not None:
         return f"{time_class.name}: {time_class.because}"
     us = times.warm_us or times.call_us
-    return f"a call takes {_classes.in_us(us)}; its class is not known without a GPU"
+    lacking = "counters or the GPU's datasheet" if times.warm_us else "a GPU"
+    return f"a call takes {_classes.in_us(us)}; its class is not known without {lacking}"
