@@ -101,6 +101,7 @@ def test_what_was_counted_as_0_is_0():
 
 def test_stalls_add_up_to_100_and_a_warp_that_issues_is_none():
     values = {"long_scoreboard": 6.0, "wait": 2.5, "barrier": 1.5, "selected": 1.0, "drain": 0.0}
+    values["long_scoreboard_not_issued"] = 5.0  # counted in long_scoreboard
     (kernel,) = read_raw_page(page({STALLED.format(k): str(v) for k, v in values.items()}))
     assert sum(stall.percent for stall in kernel.stalls) == pytest.approx(100)
     assert [(s.reason, round(s.percent)) for s in kernel.stalls] == [

@@ -278,6 +278,7 @@ def _stalls(row: _Row) -> tuple[Stall, ...]:
         for column in row.cells
         if (match := _STALL.fullmatch(column))
         and match[1] != "selected"
+        and not match[1].endswith("_not_issued")  # a part of the reason without that ending
         and (value := row.number(column)) is not None
     }
     total = sum(waits.values())
