@@ -79,7 +79,7 @@ def test_one_that_does_not_run_has_no_figures():
 
 
 def test_one_size_is_accepted():
-    with pytest.raises(ValueError, match="sizes are 4; one is accepted"):
+    with pytest.raises(ValueError, match="sizes are 4; one is accepted here"):
         profile_kernel(gather_linear(), "47", device="cpu", sizes="all")
 
 

@@ -235,6 +235,7 @@ def test_without_a_gpu_every_check_says_why_it_did_not_run(tmp_path, capsys):
     [
         (["leakcheck"], "tools hold 'leakcheck'; memcheck, racecheck, initcheck, synccheck are"),
         ([], "tools are empty"),
+        ("memcheck", "tools is 'memcheck'; a list of names is accepted"),
     ],
 )
 def test_tools_that_there_are_not(tools, said):

@@ -18,8 +18,8 @@ from kernelbench_dist.harness._judge import (
     check_syntax,
     make_limits,
     make_options,
+    one_size,
     open_problem,
-    resolve_sizes,
 )
 from kernelbench_dist.harness._problem import Draw, derived
 from kernelbench_dist.harness._session import Progress, Session, silent
@@ -100,7 +100,7 @@ def profile_kernel(
     with head.judging(), session:
         check_syntax(submission)
         info = open_problem(session, backward)
-        at = _one(resolve_sizes(sizes, info))
+        at = one_size(sizes, info)
         found["sizes"] = at
         session.open_submission()
         session.progress("one trial")
@@ -128,12 +128,6 @@ def profile_kernel(
         **found,
     )
     return result.model_copy(update={"hints": _hints.hints(result)})
-
-
-def _one(sizes: list[dict[str, int]]) -> dict[str, int]:
-    if len(sizes) != 1:
-        raise ValueError(f"sizes are {len(sizes)}; one is accepted for a profile")
-    return sizes[0]
 
 
 def _notes(found: Mapping[str, Any]) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from kernelbench_dist.harness._judge import (
     check_syntax,
     make_limits,
     make_options,
+    one_size,
     open_problem,
-    resolve_sizes,
 )
 from kernelbench_dist.harness._problem import Draw, derived
 from kernelbench_dist.harness._session import Progress, Session, silent
@@ -80,6 +80,8 @@ def sanitize(
         FileNotFoundError, ProblemError: no such file or problem.
         ValueError: an argument's value, named.
     """
+    if isinstance(tools, str):
+        raise ValueError(f"tools is {tools!r}; a list of names is accepted")
     wanted = list(TOOLS) if tools is None else list(tools)
     for name in wanted:
         if name not in TOOLS:
@@ -99,7 +101,7 @@ def sanitize(
         missing = _missing(options.device)
         if missing is None:
             info = open_problem(session, backward)
-            at = resolve_sizes(sizes, info)[0]
+            at = one_size(sizes, info)
             draw = _ready(session, at)
             checks += [_check(session, draw, name) for name in wanted]
         else:
@@ -131,7 +133,7 @@ def _ready(session: Session, at: Mapping[str, int]) -> Draw:
 
 
 def _check(session: Session, draw: Draw, name: str) -> SanitizerCheck:
-    session.progress(f"{name}")
+    session.progress(name)
     with (
         _device.exclusive(session.options.device),
         ToolRun(
