@@ -254,18 +254,35 @@ open(log, "w").write({report!r} if alone and code == 0 else "")
 """
 
 
-def test_a_sanitizer_runs_around_the_worker(tmp_path, monkeypatch):
-    """With a stand-in that prints a report made by hand, on the CPU."""
-    path = tmp_path / "compute-sanitizer"
-    path.write_text(STAND_IN.format(python=sys.executable, report=MEMCHECK))
-    path.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(_sanitize, "_missing", lambda device: None)
+@pytest.fixture
+def sanitizer(tmp_path, monkeypatch):
+    """A stand-in that starts the worker, on the CPU, and writes a report made by hand."""
+
+    def make(report: str) -> None:
+        path = tmp_path / "compute-sanitizer"
+        path.write_text(STAND_IN.format(python=sys.executable, report=report))
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        monkeypatch.setattr(_sanitize, "_missing", lambda device: None)
+
+    return make
+
+
+def test_a_sanitizer_runs_around_the_worker(sanitizer):
+    sanitizer(MEMCHECK)
     result = sanitize(gather_linear(), "47", device="cpu", tools=["memcheck"])
     assert result.verdict is Verdict.RUNTIME_ERROR
     assert "in past_the_end(float *, int)" in result.reason
     assert result.checks[0].errors == 2
     assert "Access at 0x7f2a00000200 is out of bounds" in text(result)
+
+
+@pytest.mark.slow
+def test_a_sanitizer_that_refuses_the_device_is_quoted(sanitizer):
+    sanitizer("========= COMPUTE-SANITIZER\n========= Device not supported\n")
+    result = sanitize(gather_linear(), "47", device="cpu", tools=["memcheck"])
+    assert result.verdict is Verdict.ENVIRONMENT_ERROR
+    assert result.reason == "memcheck: it gave no summary: Device not supported"
 
 
 # What a GPU can do

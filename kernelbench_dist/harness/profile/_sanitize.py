@@ -144,7 +144,10 @@ def _check(session: Session, draw: Draw, name: str) -> SanitizerCheck:
         ) as run,
     ):
         failed = _run(session, draw, run)
-        errors, findings = read_report(run.finish())
+        log = run.finish()
+        errors, findings = read_report(log)
+        if errors is None:
+            failed = "; ".join(filter(None, (*_complaints(f"{log}\n{run.printed()}"), failed)))
     return verdict_of(name, errors, findings, failed)
 
 
@@ -177,7 +180,7 @@ def verdict_of(
     what, verdict = TOOLS[name]
     if errors is None:
         said = f": {failed}" if failed else ""
-        return _absent(name, f"{name} gave no summary{said}")
+        return _absent(name, f"it gave no summary{said}")
     if errors:
         first = f": {findings[0].what}" if findings else ""
         where = f", in {findings[0].kernel}" if findings and findings[0].kernel else ""
@@ -208,6 +211,12 @@ def _judge(checks: Sequence[SanitizerCheck]) -> None:
             of_machine = check.verdict is Verdict.ENVIRONMENT_ERROR
             if check.verdict is not Verdict.PASSED and of_machine == machine:
                 raise JudgedError(check.verdict, f"{check.tool}: {check.reason}")
+
+
+def _complaints(text: str) -> list[str]:
+    """What a tool that gave no summary said, and nobody else."""
+    said = [line.removeprefix(_MARK).strip() for line in text.splitlines() if _MARK in line]
+    return list(dict.fromkeys(s for s in said if s and s != "COMPUTE-SANITIZER"))[:4]
 
 
 def read_report(text: str) -> tuple[int | None, tuple[SanitizerFinding, ...]]:
