@@ -18,6 +18,7 @@ from kernelbench_dist.cli import (
     _judging,
     _plan,
     _problems,
+    _profiling,
     _reporting,
     _run,
     _running,
@@ -60,7 +61,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kernelbench_dist {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
-    for module in (_judging, _running, _reporting, _run, _suite, _problems, _plan):
+    for module in (
+        _judging,
+        _profiling,
+        _running,
+        _reporting,
+        _run,
+        _suite,
+        _problems,
+        _plan,
+    ):
         module.add_to(verbs)
     return parser
 

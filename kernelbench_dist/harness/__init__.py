@@ -5,6 +5,9 @@
 - `static_check`: what its source says of tricks.
 - `submit_kernel`: all of these, then time, memory and launches, in one verdict.
 - `compare`: several submissions, timed in the same rounds.
+- `profile_kernel`: where its time goes, by kernels and hardware counters, and what to try.
+- `sanitize`: compute-sanitizer on one call. `disassemble`: the machine code of what it builds.
+- `get_gpu_specs`: a GPU's peaks, by datasheet and as measured.
 - `fuzz`: the smallest sizes, values and layout at which it is wrong; `replay`: such a case again.
 - `check_problem`: whether a problem can judge at all.
 - `audit_problems`: whether problems keep all that files of the suite promise.
@@ -26,15 +29,29 @@ from kernelbench_dist.harness._static import static_check
 from kernelbench_dist.harness._submit import submit_kernel
 from kernelbench_dist.harness._suite_audit import Audit, audit_problems
 from kernelbench_dist.harness._verdicts import Verdict
+from kernelbench_dist.harness.profile import (
+    DisassembleResult,
+    GpuSpecs,
+    ProfileResult,
+    SanitizeResult,
+    disassemble,
+    get_gpu_specs,
+    profile_kernel,
+    sanitize,
+)
 
 __all__ = [
     "Audit",
     "ComparisonResult",
     "CompileResult",
     "CorrectnessResult",
+    "DisassembleResult",
     "FuzzResult",
+    "GpuSpecs",
     "ProblemResult",
+    "ProfileResult",
     "ReplayResult",
+    "SanitizeResult",
     "StaticResult",
     "SubmitResult",
     "Verdict",
@@ -42,9 +59,13 @@ __all__ = [
     "check_problem",
     "compare",
     "compile_kernel",
+    "disassemble",
     "fuzz",
+    "get_gpu_specs",
+    "profile_kernel",
     "replay",
     "run_correctness",
+    "sanitize",
     "static_check",
     "submit_kernel",
 ]

@@ -359,6 +359,14 @@ def resolve_sizes(sizes: Sizes, info: ProblemInfo) -> list[dict[str, int]]:
     return result
 
 
+def one_size(sizes: Sizes, info: ProblemInfo) -> dict[str, int]:
+    """As `resolve_sizes`, where there is one to run at. ValueError for several."""
+    found = resolve_sizes(sizes, info)
+    if len(found) != 1:
+        raise ValueError(f"sizes are {len(found)}; one is accepted here")
+    return found[0]
+
+
 def _parse_sizes(text: str, info: ProblemInfo) -> dict[str, int]:
     if text in info.sizes:
         return dict(info.sizes[text])

@@ -39,9 +39,13 @@ def place(
     layout: str = "contiguous",
     cotangents: Sequence[torch.Tensor] = (),
 ) -> Inputs:
-    """The arguments with every tensor in guarded memory on the device."""
-    guards = [_memory.Guarded(t, device, layout) for t in tensors]
-    leaves = [guard.tensor for guard in guards]
+    """The arguments with every tensor in guarded memory on the device.
+
+    layout: one of `_memory.LAYOUTS`, or "bare" for ordinary memory that ends with the tensor, so
+    that compute-sanitizer sees what reads beyond it.
+    """
+    guards = [] if layout == "bare" else [_memory.Guarded(t, device, layout) for t in tensors]
+    leaves = [guard.tensor for guard in guards] or [t.to(device, copy=True) for t in tensors]
     cotangents = [c.to(device, copy=True) for c in cotangents]
     return Inputs(_tree.unpack(packed, leaves), leaves, cotangents, guards)
 

@@ -52,7 +52,8 @@ def landlock_version() -> int:
 def restrict(writable: Iterable[Path | str]) -> int:
     """Give up all that Landlock can take, but for writing below `writable` and to devices.
 
-    Returns the version of Landlock in force, 0 for none. For a process with one thread.
+    Returns the version of Landlock in force, 0 for none. It holds for the calling thread and what
+    that starts: other threads that there are already keep their rights.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from kernelbench_dist.harness import _launches, _measure, _memory, _model
+from kernelbench_dist.harness import _activity, _launches, _measure, _memory, _model
 from kernelbench_dist.harness._channel import DTYPES
 from kernelbench_dist.harness._ranks import OwnProcess, Reply
 from kernelbench_dist.timing import _cpu, _cuda
@@ -51,6 +51,8 @@ class Served:
             "unpool": self.unpool,
             "memory": self.memory,
             "launches": self.launches,
+            "activity": self.activity,
+            "replay": self.replay,
         }
 
     def join(self, message: dict[str, Any]) -> None:
@@ -156,6 +158,20 @@ class Served:
         """What one call does, by the profiler."""
         calls = self.ranks.together([partial(self._call, self.draws[message["id"]])])
         return self.ranks.conduct(calls, lambda: _launches.of_call(calls[0], self.device)), []
+
+    def activity(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
+        """Where the time of some calls goes, by the profiler."""
+        calls = self.ranks.together([partial(self._call, self.draws[message["id"]])])
+        found = self.ranks.conduct(
+            calls, lambda: _activity.of_calls(calls[0], self.device, message["calls"])
+        )
+        return found, []
+
+    def replay(self, message: dict[str, Any], _: list[torch.Tensor]) -> Reply:
+        """One call for a profiler that runs this process, which sees no other."""
+        calls = self.ranks.together([partial(self._call, self.draws[message["id"]])])
+        self.ranks.conduct(calls, lambda: _activity.replay(calls[0], self.device))
+        return {}, []
 
     def _call(self, inputs: _model.Inputs) -> Any:
         return _model.call(self.module, inputs, backward=self.backward)

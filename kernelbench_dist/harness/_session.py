@@ -16,10 +16,10 @@ from kernelbench_dist.harness._answers import RunAnswer, read
 from kernelbench_dist.harness._builds import build_for
 from kernelbench_dist.harness._channel import DTYPES
 from kernelbench_dist.harness._problem import Draw, ProblemInfo, derived
-from kernelbench_dist.harness._process import MachineError
+from kernelbench_dist.harness._process import MachineError, Worker
 from kernelbench_dist.harness._results import Build, Options, Trial
 from kernelbench_dist.harness._sandbox import FULL_LANDLOCK
-from kernelbench_dist.harness._side import JudgedError, Limits, ReferenceSide, Side
+from kernelbench_dist.harness._side import JudgedError, Limits, ReferenceSide, Side, Start
 from kernelbench_dist.harness._submission import Submission
 from kernelbench_dist.harness._verdicts import Verdict
 
@@ -183,11 +183,11 @@ class Session:
 
     # The submission
 
-    def open_submission(self) -> None:
+    def open_submission(self, start: Start = Worker) -> None:
         """Start the submission's workers, load the file, and build what it builds."""
         assert self.submission is not None
         self.progress("loading the submission")
-        self.candidate = self._side(Side, "submission", self.info.world_size)
+        self.candidate = self._side(Side, "submission", self.info.world_size, start)
         if self.candidate.landlock < FULL_LANDLOCK:
             self._note(
                 f"Landlock {self.candidate.landlock} (of {FULL_LANDLOCK}): the submission's "
@@ -200,10 +200,10 @@ class Session:
         message["file"] = f"{stem}_{self.submission.sha256[:8]}.py"
         self.candidate.ask("load", message, step="the file")
 
-    def restart_submission(self) -> None:
-        """A fresh process for the submission."""
+    def restart_submission(self, start: Start = Worker) -> None:
+        """A fresh process for the submission; start: what makes it."""
         self.candidate.close()
-        self.open_submission()
+        self.open_submission(start)
 
     def construct_submission(self) -> bool:
         """Build ModelNew with the arguments and the parameters of the reference as it is now.
@@ -369,7 +369,7 @@ class Session:
         if note not in self.notes:
             self.notes.append(note)
 
-    def _side(self, kind: type[Any], name: str, world_size: int) -> Any:
+    def _side(self, kind: type[Any], name: str, world_size: int, start: Start = Worker) -> Any:
         where = torch.device(self.options.device)
         if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
             raise JudgedError(
@@ -386,6 +386,7 @@ class Session:
                 ranks=self.options.ranks,
                 limits=self.limits,
                 build=self._build if name == "submission" else None,
+                start=start,
             )
         except MachineError as error:
             raise JudgedError(Verdict.ENVIRONMENT_ERROR, str(error)) from error

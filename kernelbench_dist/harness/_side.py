@@ -18,6 +18,7 @@ from kernelbench_dist.harness._ranks import RanksKind, Reply, pack, unpack
 from kernelbench_dist.harness._verdicts import Verdict
 
 Build = Callable[[dict[str, Any]], dict[str, Any]]
+Start = Callable[..., Worker]
 
 _START_S = 300.0
 _MOST_BUILDS = 100
@@ -53,6 +54,7 @@ class Side:
     """All workers of one side: one a rank with "gloo", one with all ranks with "virtual".
 
     build: builds an extension on behalf of a worker that asks for it; None where none may ask.
+    start: makes a worker, as `Worker` itself does.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Side:
         ranks: RanksKind,
         limits: Limits,
         build: Build | None = None,
+        start: Start = Worker,
     ) -> None:
         self.name = name
         self.world_size = world_size
@@ -84,7 +87,7 @@ class Side:
                 self.rendezvous = os.path.join(folder, "group")
             self.workers = [
                 self._stack.enter_context(
-                    Worker(
+                    start(
                         memory_limit_bytes=limits.memory_bytes,
                         # The group's store is a file beside the worker's folder.
                         sandbox=name == "submission" and self.rendezvous is None,

@@ -191,8 +191,20 @@ def _launches_of(
 
 def kernel_names(builds: Sequence[Build], submission: Submission) -> frozenset[str]:
     """What the submission's own kernels are called, as far as it is known."""
-    names = {re.sub(r"<.*|\(.*", "", k.name).split(" ")[-1] for b in builds for k in b.kernels}
+    names = {function_name(k.name) for b in builds for k in b.kernels}
     return frozenset(names | set(re.findall(r"^def (\w+)\(", submission.text, re.MULTILINE)))
+
+
+def function_name(kernel: str) -> str:
+    """The name of a kernel without arguments, its template's or its own, and "anonymous".
+
+    >>> function_name("void (anonymous namespace)::scale<float, 4>(float*, int)")
+    'scale'
+    >>> function_name("my::scale(float const*)"), function_name("<unnamed>::scale(int)")
+    ('my::scale', 'scale')
+    """
+    named = re.sub(r"\(anonymous namespace\)::|<unnamed>::", "", kernel)
+    return re.sub(r"<.*|\(.*", "", named).split(" ")[-1]
 
 
 def _profile(side: Side, draw: Draw) -> LaunchesAnswer:
@@ -205,7 +217,7 @@ def _launches(answer: LaunchesAnswer, own: frozenset[str] | None) -> Launches | 
     if answer.kernels is None:
         return None
     total = sum(us for _, us in answer.kernels)
-    library = sum(us for name, us in answer.kernels if own is None or not _is_own(name, own))
+    library = sum(us for name, us in answer.kernels if own is None or not is_own(name, own))
     return Launches(
         kernels=len(answer.kernels),
         copies=answer.copies,
@@ -215,7 +227,7 @@ def _launches(answer: LaunchesAnswer, own: frozenset[str] | None) -> Launches | 
     )
 
 
-def _is_own(kernel: str, own: frozenset[str]) -> bool:
+def is_own(kernel: str, own: frozenset[str]) -> bool:
     return any(re.search(rf"(^|\W){re.escape(name)}(\W|_|$)", kernel) for name in own if name)
 
 

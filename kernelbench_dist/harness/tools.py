@@ -29,8 +29,12 @@ from kernelbench_dist.harness import (
     _prompt,
     check_problem,
     compile_kernel,
+    disassemble,
     fuzz,
+    get_gpu_specs,
+    profile_kernel,
     run_correctness,
+    sanitize,
     static_check,
     submit_kernel,
 )
@@ -52,10 +56,14 @@ _TOOLS: dict[str, Callable[..., Any]] = {
         run_correctness,
         fuzz,
         submit_kernel,
+        profile_kernel,
+        sanitize,
+        disassemble,
+        get_gpu_specs,
     )
 }
 # Not an agent's: where files go, and who watches.
-_HIDDEN = ("progress", "store")
+_HIDDEN = ("progress", "store", "keep")
 _DTYPE = Literal["float16", "bfloat16", "float32", "float64"]
 _TYPES: dict[str, Any] = {"source": str, "problem": str, "dtype": _DTYPE}
 _DESCRIPTIONS = {

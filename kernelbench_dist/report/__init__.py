@@ -19,6 +19,12 @@ from kernelbench_dist.harness._results import (
     StaticResult,
     SubmitResult,
 )
+from kernelbench_dist.harness.profile._results import (
+    DisassembleResult,
+    GpuSpecs,
+    ProfileResult,
+    SanitizeResult,
+)
 from kernelbench_dist.report._builds import builds, has_errors
 from kernelbench_dist.report._comparison import compared
 from kernelbench_dist.report._document import Report, write_sweep
@@ -26,6 +32,8 @@ from kernelbench_dist.report._figures import printable
 from kernelbench_dist.report._fuzz import fuzzed
 from kernelbench_dist.report._generic import fields, trivial_answers
 from kernelbench_dist.report._head import head, notes
+from kernelbench_dist.report._machine import disassembled, sanitized, specified
+from kernelbench_dist.report._profile import profiled
 from kernelbench_dist.report._static import findings
 from kernelbench_dist.report._submit import measured
 from kernelbench_dist.report._trials import trials
@@ -63,6 +71,14 @@ def _lines(result: Result) -> Iterator[str]:
         yield from builds(result.builds, most_diagnostics=4, most_kernels=6)
         yield from trials(result.trials, result.replay, brief=True)
         yield from measured(result)
+    elif isinstance(result, ProfileResult):
+        yield from profiled(result)
+    elif isinstance(result, SanitizeResult):
+        yield from sanitized(result)
+    elif isinstance(result, DisassembleResult):
+        yield from disassembled(result)
+    elif isinstance(result, GpuSpecs):
+        yield from specified(result)
     elif isinstance(result, FuzzResult):
         yield from builds(result.builds, most_diagnostics=6, most_kernels=0)
         yield from fuzzed(result)

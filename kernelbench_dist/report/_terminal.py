@@ -23,6 +23,8 @@ _WORDS = (
     (r"^PASSED", "green"),
     (r"^(?!PASSED)[A-Z_]+(?=: )", "red"),
     (r"^[a-z][a-z ]{8} (?=\S)", "bold cyan"),
+    (r"(?<=^class {5})[a-z-]+", "bold magenta"),
+    (r"(?<=^answers {3})WRONG .*", "bold red"),
     (r"\bfaster\b", "green"),
     (r"\bslower\b", "red"),
     (r"\bnot measured\b", "dim"),
