@@ -50,16 +50,16 @@ def random_sizes(count: int, seed: int) -> list[tuple[int, int, int, int]]:
     return sizes
 
 
-def measure(
-    size: tuple[int, int, int, int], dtype: torch.dtype, ways: int, *, quick: bool
-) -> dict[str, Any]:
+def measure(size: tuple[int, int, int, int], dtype: torch.dtype, *, quick: bool) -> dict[str, Any]:
     R, B, H, K = size
     x, weight, bias = (
         torch.randn(s, device="cuda").to(dtype) for s in ((R, B, H), (K, R * H), (K,))
     )
-    one = torch.ops.kernelbench_dist._all_gather_linear_by
+    ours = torch.ops.kernelbench_dist
     candidates = {"reference": reference, "chosen": ops.all_gather_linear}
-    candidates |= {f"way {way}": partial(_run, one, way) for way in range(ways)}
+    for way, name in enumerate(ours._all_gather_linear_ways()):
+        if not ours._all_gather_linear_way_refusal(x, weight, bias, way):
+            candidates[name] = partial(_run, ours._all_gather_linear_by, way)
     result = bench(
         candidates,
         *(x, weight, bias),
@@ -79,7 +79,8 @@ def _run(one: torch._ops.OpOverloadPacket, way: int, x: Tensor, w: Tensor, b: Te
 
 def summary(dtype: str, rows: list[dict[str, Any]]) -> str:
     def best(us: dict[str, float]) -> float:
-        return min(time for name, time in us.items() if name.startswith("way "))
+        ways = us.keys() - {"reference", "chosen"}
+        return min((us[name] for name in ways), default=math.inf)
 
     fused = [row["us"] for row in rows if row["kernel"] == "dot"]
     others = [row["us"] for row in rows if row["kernel"] != "dot"]
@@ -120,7 +121,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not build_info().cuda or not torch.cuda.is_available():
         print("nothing measured: this needs a GPU and a build with the CUDA part")
         return 0
-    ways = torch.ops.kernelbench_dist._all_gather_linear_ways()
     found: dict[str, Any] = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sizes = random_sizes(options.count, options.seed)
     for name in options.dtypes or DTYPES:
         with dtype_named(name) as (dtype, _):
-            rows = [measure(size, dtype, ways, quick=options.quick) for size in sizes]
+            rows = [measure(size, dtype, quick=options.quick) for size in sizes]
         found[name] = rows
         print(summary(name, rows), flush=True)
         if path is not None:

@@ -42,11 +42,7 @@ struct Limits {
 // Where torch may use tensor cores (TF32, fp16, bf16, float64) its product overtakes ours sooner.
 Limits limits_of(at::ScalarType type) {
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-  const auto tf32 = [] {
-    return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
-           at::Float32Precision::TF32;
-  };
-  if (type == at::kFloat && !tf32()) return {131072, 250'000'000, kNone};
+  if (type == at::kFloat && !tf32_is_allowed()) return {131072, 250'000'000, kNone};
   if (type == at::kDouble) return {60000, 12'000'000, 896};
   return {60000, 20'000'000, kNone};
 }
@@ -213,14 +209,6 @@ void check_all_gather_linear_backward(const at::Tensor& grad, const std::optiona
                 weight->sizes());
     check_like(kName, "weight", *weight, "grad", grad);
   }
-}
-
-void check_way(const at::Tensor& x, const Problem& p, int64_t way) {
-  TORCH_CHECK(way >= 0 && way < cuda::kWayCount, "_all_gather_linear_by: way must be 0 to ",
-              cuda::kWayCount - 1, ", got ", way);
-  TORCH_CHECK(p.x_row && p.indexable && p.inner() * p.B * p.K > 0,
-              "_all_gather_linear_by: x of shape ", x.sizes(), " and strides ", x.strides(),
-              " cannot be read in place");
 }
 
 Choice choose(at::DeviceType device, at::ScalarType type, const Problem& problem) {
