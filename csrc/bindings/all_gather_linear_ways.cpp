@@ -72,11 +72,12 @@ const char* way_refuses(int way, const at::Tensor& x, const at::Tensor& weight,
 namespace kernelbench_dist::cuda {
 
 const char* tiles_refuse(const AllGatherLinear& c) {
-  // What TMA takes: 16-byte addresses and strides, below 2^40 bytes; 32-bit sizes.
+  // What TMA takes: 16-byte addresses and strides, below 2^40 bytes; 32-bit sizes. Whether it takes
+  // strides by which rows overlap is not written down.
   const int64_t size = c.type == Scalar::f32 ? 4 : 2;
   const auto strides = [&](int64_t count, int64_t stride) {
     const int64_t bytes = stride * size;
-    return count == 1 || (bytes > 0 && bytes % 16 == 0 && bytes < int64_t{1} << 40);
+    return count == 1 || (stride >= c.H && bytes % 16 == 0 && bytes < int64_t{1} << 40);
   };
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   // Tiles reach past the end of B and K by less than 512.
@@ -84,13 +85,14 @@ const char* tiles_refuse(const AllGatherLinear& c) {
 
   if (c.type == Scalar::f64) return "float64 has no tensor core product of this kind";
   if (c.B <= 0 || c.K <= 0 || c.H <= 0) return "there is nothing to multiply";
-  if (c.B > kMost || c.K > kMost || c.R > kMost / (c.H + 64) || c.B > kMost / c.K) {
+  if (c.B > kMost || c.K > kMost || c.R > kMost / (c.H + 64) || c.B > kMost / c.K ||
+      c.R * (c.H / 32 + 1) > (int64_t{1} << 32) / ((c.B / 64 + 1) * (c.K / 64 + 1))) {
     return "a size is beyond 32 bits";
   }
   if (c.x_feature != 1 && c.H > 1) return "x's features do not lie side by side";
   if (c.w_feature != 1 && c.R * c.H > 1) return "weight's columns do not lie side by side";
   if (!aligned(c.x) || !strides(c.B, c.x_row) || !strides(c.R, c.x_rank)) {
-    return "x's rows are not on 16-byte boundaries";
+    return "x's rows are not on 16-byte boundaries, or overlap";
   }
   if (!aligned(c.weight) || !strides(c.K, c.w_output) || !strides(c.R, c.H)) {
     return "the parts of weight's rows are not on 16-byte boundaries";

@@ -61,6 +61,10 @@ struct Parameters {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
+// Of this block. Read from one lane, so that the compiler sees that it is the same in all, and
+// keeps what follows from it in uniform registers.
+__device__ __forceinline__ int warp_number() { return __shfl_sync(~0u, threadIdx.x / 32, 0); }
+
 __device__ __forceinline__ void copy_rows(const Operand& from, uint32_t to, uint32_t barrier,
                                           int feature, int row, int rank) {
   const int second = from.rank_second ? rank : row, third = from.rank_second ? row : rank;
@@ -102,12 +106,13 @@ __device__ __forceinline__ void multiply_step(float (&sum)[TILES][N / 2], uint32
 #pragma unroll
   for (int i = 0; i < TILES; ++i) hopper::pin(sum[i]);
   hopper::fence_products();
+  const uint64_t from_a = hopper::descriptor(a), from_b = hopper::descriptor(b);
 #pragma unroll
   for (int at = 0; at < kRowBytes; at += kProductBytes) {
 #pragma unroll
     for (int i = 0; i < TILES; ++i) {
-      hopper::multiply<T, N>(sum[i], hopper::descriptor(a + i * 64 * kRowBytes + at),
-                             hopper::descriptor(b + at), add || at > 0);
+      hopper::multiply<T, N>(sum[i], from_a + (i * 64 * kRowBytes + at) / 16, from_b + at / 16,
+                             add || at > 0);
     }
   }
   hopper::commit_products();
@@ -260,7 +265,7 @@ __global__ void __launch_bounds__(Persistent<WAY>::kThreads, 1)
   const uint32_t start = hopper::shared_address(memory);
   const Ring<S::kStages, S::kSlot> ring{(start + kSwizzleBytes - 1) & ~(kSwizzleBytes - 1u),
                                         hopper::shared_address(barriers)};
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = warp_number(), lane = threadIdx.x % 32;
   const int rank = W.blocks > 1 ? hopper::rank_in_cluster() : 0;
   if (threadIdx.x == 0) ring.init(S::kReaders * 4 * W.blocks);
   if constexpr (W.blocks > 1) {
@@ -307,7 +312,7 @@ __global__ void __launch_bounds__(Persistent<WAY>::kThreads, 1)
     }
   } else {
     hopper::take_registers<S::kMany>();
-    const int group = threadIdx.x / kWarpgroup;
+    const int group = warp / 4;
     const int below = W.shared ? group * 64 * S::kTiles : 0;  // rows of the tile above this group's
     const auto release = [&](uint32_t n) {  // each warp tells each block that may write there
       if constexpr (S::W.blocks > 1) {
@@ -374,7 +379,7 @@ __global__ void __launch_bounds__(Split<ROWS>::kThreads, 2)
   const uint32_t start = hopper::shared_address(memory);
   const Ring<S::kStages, S::kSlot> ring{(start + kSwizzleBytes - 1) & ~(kSwizzleBytes - 1u),
                                         hopper::shared_address(barriers)};
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = warp_number(), lane = threadIdx.x % 32;
   const int rank = hopper::rank_in_cluster(), blocks = hopper::blocks_in_cluster();
   if (threadIdx.x == 0) ring.init(4);
   __syncthreads();
@@ -471,8 +476,8 @@ bool describe(Operand& operand, const void* data, int64_t H, int64_t rows, int64
   constexpr auto kType = sizeof(T) == 4       ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
                          : hopper::kIsHalf<T> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                               : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  const auto bytes = [](int64_t size, int64_t stride) -> cuuint64_t {
-    return size == 1 ? 16 : stride * sizeof(T);
+  const auto bytes = [H](int64_t size, int64_t stride) -> cuuint64_t {
+    return size == 1 ? (H * sizeof(T) + 15) / 16 * 16 : stride * sizeof(T);
   };
   const cuuint64_t row_bytes = bytes(rows, row_stride), rank_bytes = bytes(R, rank_stride);
   operand.rank_second = rank_bytes < row_bytes;

@@ -85,10 +85,11 @@ __device__ __forceinline__ void arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// Of the block's own scope: with .release.cluster a fence of the whole GPU would go before it, and
+// the reads by wgmma that it reports are over once they have been waited for.
 __device__ __forceinline__ void arrive_in_block(uint32_t barrier, uint32_t rank) {
-  asm volatile(
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(in_block(barrier, rank))
-      : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(in_block(barrier, rank))
+               : "memory");
 }
 
 // Returns when the phase of this parity has ended. Before the first phase, parity 1 has.
@@ -141,7 +142,8 @@ __device__ __forceinline__ void copy_box_to_blocks(const CUtensorMap& map, uint3
 // of 8 rows (1024 bytes, on a 1024-byte boundary) as TMA's 128-byte swizzle does it. From bit 0:
 // the address / 16; from bit 16 the leading offset, which this layout has no use for; from bit 32
 // the 1024 bytes between groups of rows, / 16; bits 62 to 63: 1 for this swizzle. The hardware
-// swizzles address bits, so 32 bytes further along K is a start address 32 bytes further.
+// swizzles address bits, so 32 bytes further along K is a start address 32 bytes further. A place
+// further on has its offset / 16 added to this number.
 __device__ __forceinline__ uint64_t descriptor(uint32_t address) {
   constexpr uint64_t kLayout = uint64_t{1} << 16 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 62;
   return kLayout | (address & 0x3FFFF) >> 4;
