@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "bindings/tile_choice.h"
 #include "cpu/all_gather_linear.h"
 
 #ifdef KERNELBENCH_DIST_CUDA
@@ -56,7 +57,7 @@ Tensor all_gather_linear_cuda(const Tensor& x, const Tensor& weight, const Maybe
 #ifdef KERNELBENCH_DIST_CUDA
   const c10::cuda::CUDAGuard guard(x.device());
   const Problem p = problem_of(x, weight, bias);
-  const Choice choice = choose(at::kCUDA, x.scalar_type(), p);
+  const Choice choice = choose(at::kCUDA, x, weight, bias, p);
   if (choice.path == Choice::fused) return run_fused(x, weight, bias, p, choice.way);
 #endif
   return composite_all_gather_linear(x, weight, bias);
@@ -64,7 +65,7 @@ Tensor all_gather_linear_cuda(const Tensor& x, const Tensor& weight, const Maybe
 
 Tensor all_gather_linear_cpu(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
   check_all_gather_linear(x, weight, bias);
-  switch (choose(at::kCPU, x.scalar_type(), problem_of(x, weight, bias)).path) {
+  switch (choose(at::kCPU, x, weight, bias, problem_of(x, weight, bias)).path) {
     case Choice::by_rank:
       return cpu::all_gather_linear_by_rank(x, weight, bias);
     case Choice::upcast:
@@ -97,6 +98,17 @@ std::string way_refusal(const Tensor& x, const Tensor& weight, const MaybeTensor
   return why ? why : "";
 }
 
+// What choose_tile reckons with: rounds and steps of a tile way; nothing for the others.
+std::vector<int64_t> way_work(const Tensor& x, const Tensor& weight, int64_t way) {
+  check_all_gather_linear(x, weight, std::nullopt);
+  check_way_number("_all_gather_linear_way_work", way);
+  if (way < cuda::kWayCount) return {};
+  const Problem p = problem_of(x, weight, std::nullopt);
+  const TileWork work =
+      tile_work(cuda::kTileWays[way - cuda::kWayCount], p.R, p.B, p.H, p.K, x.element_size());
+  return {work.rounds, work.steps};
+}
+
 // One of the CUDA kernels by number, whatever would be chosen: for tests and for measuring them.
 Tensor all_gather_linear_by(const Tensor& x, const Tensor& weight, const MaybeTensor& bias,
                             int64_t number) {
@@ -123,7 +135,7 @@ std::tuple<std::string, std::string, int64_t, std::vector<int64_t>, int64_t> pla
   c10::OptionalDeviceGuard guard;
   if (device.is_cuda() && c10::cuda::device_count() > 0) guard.reset_device(device);
 #endif
-  const Choice choice = choose(device.type(), x.scalar_type(), problem_of(x, weight, bias));
+  const Choice choice = choose(device.type(), x, weight, bias, problem_of(x, weight, bias));
   switch (choice.path) {
     case Choice::fused: {
       if (choice.way < cuda::kWayCount) {
@@ -158,6 +170,7 @@ TORCH_LIBRARY_FRAGMENT(kernelbench_dist, m) {
   m.def("all_gather_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor");
   m.def("_all_gather_linear_by(Tensor x, Tensor weight, Tensor? bias, int way) -> Tensor");
   m.def("_all_gather_linear_way_refusal(Tensor x, Tensor weight, Tensor? bias, int way) -> str");
+  m.def("_all_gather_linear_way_work(Tensor x, Tensor weight, int way) -> int[]");
   m.def(
       "_all_gather_linear_plan(Tensor x, Tensor weight, Tensor? bias, Device device)"
       " -> (str, str, int, int[], int)");
@@ -174,6 +187,7 @@ TORCH_LIBRARY_IMPL(kernelbench_dist, CompositeExplicitAutograd, m) {
   m.impl("all_gather_linear", all_gather_linear_elsewhere);
   m.impl("_all_gather_linear_plan", plan);
   m.impl("_all_gather_linear_way_refusal", way_refusal);
+  m.impl("_all_gather_linear_way_work", way_work);
 }
 
 }  // namespace kernelbench_dist

@@ -72,9 +72,10 @@ struct Choice {
   const char* reason;
 };
 
-// The one place where this is decided. It looks at types, sizes and strides alone, never at values,
-// so it is the same on every run.
-Choice choose(at::DeviceType device, at::ScalarType type, const Problem& problem);
+// The one place where this is decided. It looks at types, sizes, strides and alignment alone, never
+// at values, so it is the same on every run.
+Choice choose(at::DeviceType device, const at::Tensor& x, const at::Tensor& weight,
+              const std::optional<at::Tensor>& bias, const Problem& problem);
 
 std::optional<cuda::Scalar> scalar_of(at::ScalarType type);
 
