@@ -80,7 +80,7 @@ def missing(library: Path, files: int) -> list[str]:
 
 
 def without_wgmma(library: Path) -> list[str]:
-    """A sentence for each kernel without wgmma (HGMMA in machine code) that is to multiply by it."""
+    """A sentence for each kernel that is to multiply by wgmma (HGMMA) and does not."""
     listing = subprocess.run(
         [find_cuobjdump(), "-sass", "-arch", "sm_90a", str(library)], capture_output=True, text=True
     )
