@@ -26,8 +26,8 @@ HOPPER = (
 
 
 def on_hopper(fn):
-    # A hang is what goes wrong first in a kernel of barriers.
-    fn = pytest.mark.timeout(60)(fn)
+    # A hang is what goes wrong first in a kernel of barriers, and no signal interrupts it.
+    fn = pytest.mark.timeout(60, method="thread")(fn)
     fn = pytest.mark.skipif(not HOPPER, reason="this needs a Hopper GPU and the CUDA part")(fn)
     return pytest.mark.gpu(fn)
 
