@@ -1,5 +1,8 @@
 #include "bindings/tile_choice.h"
 
+#include <limits>
+#include <utility>
+
 #include "bindings/tile_costs.h"
 
 namespace kernelbench_dist {
@@ -39,17 +42,20 @@ std::optional<int> choose_tile(cuda::Scalar type, int64_t R, int64_t B, int64_t 
   if (!costs) return std::nullopt;
   const int64_t element_size = type == cuda::Scalar::f32 ? 4 : 2;
   int best = 0;
-  double least = 0;
-  for (int i = 0; i < cuda::kTileWayCount; ++i) {
-    const TileWork work = tile_work(cuda::kTileWays[i], R, B, H, K, element_size);
-    const TileCost& cost = costs->of_way[i];
+  double least = std::numeric_limits<double>::infinity();
+  const auto consider = [&]<int WAY>() {  // a constant, so that its divisions are shifts
+    const TileWork work = tile_work(cuda::kTileWays[WAY], R, B, H, K, element_size);
+    const TileCost& cost = costs->of_way[WAY];
     const double time = cost.launch + static_cast<double>(work.rounds) *
                                           (cost.tile + static_cast<double>(work.steps) * cost.step);
-    if (i == 0 || time < least) {
-      best = i;
+    if (time < least) {
+      best = WAY;
       least = time;
     }
-  }
+  };
+  [&]<int... WAYS>(std::integer_sequence<int, WAYS...>) {
+    (consider.template operator()<WAYS>(), ...);
+  }(std::make_integer_sequence<int, cuda::kTileWayCount>());
   const double bytes = static_cast<double>(R * B * H * element_size);
   const double reference =
       costs->gather_launch + bytes * costs->gather_byte + costs->library * least;
