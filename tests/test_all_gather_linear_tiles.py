@@ -120,6 +120,7 @@ def test_equals_the_oracle(way, dtype, size):
 def test_more_tiles_than_the_chip_holds(way):
     """The ring and its phases go on from tile to tile, with an odd number of steps in each."""
     check(way, *random_call(3, 2100, 64, 1900, torch.bfloat16, "cuda"))
+    check(way, *random_call(5, 2100, 264, 1900, torch.bfloat16, "cuda"))
 
 
 @on_hopper
@@ -130,12 +131,16 @@ def test_views_are_read_in_place(way, dtype):
     ranks_within = x.transpose(0, 1).contiguous().transpose(0, 1)
     padded = torch.full((4, 50, 96), math.inf, dtype=dtype, device="cuda")[..., :72]
     padded.copy_(x)
+    # The ranks' distance is no multiple of the rows'.
+    apart = torch.zeros(4 * 3616, dtype=dtype, device="cuda").as_strided(x.shape, (3616, 72, 1))
+    apart.copy_(x)
     wide = torch.full((90, 4 * 72 + 8), math.inf, dtype=dtype, device="cuda")[:, : 4 * 72]
     wide.copy_(weight)
     every_second = torch.zeros(180, dtype=dtype, device="cuda")[::2]
     every_second.copy_(bias)
     check(way, ranks_within, weight, bias)
     check(way, padded, wide, every_second)
+    check(way, apart, weight, bias)
     check(way, x.view(4, 5, 10, 72), weight, bias)
 
 

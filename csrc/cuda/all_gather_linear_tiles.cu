@@ -261,13 +261,18 @@ __global__ void __launch_bounds__(Persistent<WAY>::kThreads, 1)
   using S = Persistent<WAY>;
   constexpr TileWay W = S::W;
   extern __shared__ uint8_t memory[];
-  __shared__ uint64_t barriers[2 * S::kStages];
+  __shared__ uint64_t barriers[2 * S::kStages + 2];
   const uint32_t start = hopper::shared_address(memory);
   const Ring<S::kStages, S::kSlot> ring{(start + kSwizzleBytes - 1) & ~(kSwizzleBytes - 1u),
                                         hopper::shared_address(barriers)};
   const int warp = warp_number(), lane = threadIdx.x % 32;
   const int rank = W.blocks > 1 ? hopper::rank_in_cluster() : 0;
-  if (threadIdx.x == 0) ring.init(S::kReaders * 4 * W.blocks);
+  // Where the warpgroups take turns: turn[g] says that group g may go on with the ring.
+  const auto turn = [&](int g) { return hopper::shared_address(barriers + 2 * S::kStages + g); };
+  if (threadIdx.x == 0) {
+    for (int g = 0; g < 2; ++g) hopper::init_barrier(turn(g), 4);
+    ring.init(S::kReaders * 4 * W.blocks);
+  }
   if constexpr (W.blocks > 1) {
     hopper::cluster_sync();
   } else {
@@ -297,7 +302,7 @@ __global__ void __launch_bounds__(Persistent<WAY>::kThreads, 1)
             hopper::arrive_expecting(full, S::kSlot);
             copy_rows(p.x, x, full, h, row, r);
             if constexpr (W.blocks > 1) {
-              // Each block copies its part of the weights to all. Their map has ranks second.
+              // Each block copies its part of the weights to all.
               const int part = rank * S::kOutputsOfBox;
               hopper::copy_box_to_blocks(p.weight.map, weight + part * kRowBytes, full, h,
                                          p.weight.rank_second ? r : output + part,
@@ -321,11 +326,17 @@ __global__ void __launch_bounds__(Persistent<WAY>::kThreads, 1)
         if (lane == 0) hopper::arrive(ring.empty(n));
       }
     };
-    // Where each warpgroup has its own tiles, it has every second one.
+    // Where each warpgroup has its own tiles, it has every second one. It waits until the other one
+    // is through with the ring for the tile before: else it would be products ahead of those
+    // copied, and a barrier's parity tells only a phase from the next.
     const int begin = W.shared ? first : first + group * step, stride = W.shared ? step : 2 * step;
     uint32_t n = W.shared ? 0 : group * steps;
     float sum[S::kTiles][W.outputs / 2];
-    for (int tile = begin; tile < tiles; tile += stride, n += W.shared ? 0 : steps) {
+    uint32_t round = 0;
+    for (int tile = begin; tile < tiles; tile += stride, n += W.shared ? 0 : steps, ++round) {
+      // Group 0 begins: its turn number `round` is granted after round tiles of the other group,
+      // that of group 1 after round + 1.
+      if constexpr (!S::W.shared) hopper::wait(turn(group), (round + (group == 0)) & 1);
       for (int s = 0; s < steps; ++s, ++n) {
         ring.wait_full(n);
         const uint32_t x = ring.slot(n), weight = x + S::kXBytes;
@@ -334,6 +345,9 @@ __global__ void __launch_bounds__(Persistent<WAY>::kThreads, 1)
           hopper::wait_products<1>();
           release(n - 1);
         }
+      }
+      if constexpr (!S::W.shared) {
+        if (lane == 0) hopper::arrive(turn(1 - group));
       }
       hopper::wait_products<0>();
 #pragma unroll
