@@ -1,4 +1,5 @@
-"""Fails where the CUDA part spills registers or lacks code for an architecture.
+"""Fails where the CUDA part spills registers, lacks code for an architecture, or where a kernel for
+Hopper's tensor cores does without their instruction or waits after each.
 
 Usage: check_cuda_build.py LOG TREE
 
@@ -18,6 +19,8 @@ from pathlib import Path
 # What setup.py builds by default: machine code for each, and PTX for GPUs still to come.
 MACHINE_CODE = ("sm_80", "sm_90", "sm_90a")
 PTX = ("sm_90",)
+# The kernels that multiply by wgmma, as their mangled names have it: the length, then the name.
+WGMMA_KERNELS = re.compile(r"10persistentI|5splitI")
 
 
 def spills(log: str) -> tuple[int, list[str]]:
@@ -41,6 +44,11 @@ def spills(log: str) -> tuple[int, list[str]]:
                     f" {match['loads']} bytes loaded"
                 )
     return count, found
+
+
+def serialised(log: str) -> list[str]:
+    """ptxas says so, by number, where it lets no two wgmma run at a time or ignores setmaxnreg."""
+    return sorted({line.strip() for line in log.splitlines() if re.search(r"\(C75\d\d\)", line)})
 
 
 def find_cuobjdump() -> str:
@@ -71,16 +79,39 @@ def missing(library: Path, files: int) -> list[str]:
     return found
 
 
+def without_wgmma(library: Path) -> list[str]:
+    """A sentence for each kernel that is to multiply by wgmma (HGMMA) and does not."""
+    listing = subprocess.run(
+        [find_cuobjdump(), "-sass", "-arch", "sm_90a", str(library)], capture_output=True, text=True
+    )
+    used: dict[str, bool] = {}
+    target = name = ""  # it lists sm_90 too, where these kernels are empty
+    for line in listing.stdout.splitlines():
+        if match := re.match(r"\s*(code for|Function :) (\S+)", line):
+            target, name = (match[2], "") if match[1] == "code for" else (target, match[2])
+            if target == "sm_90a" and WGMMA_KERNELS.search(name):
+                used[name] = False
+        elif name in used and "HGMMA" in line:
+            used[name] = True
+    print(f"wgmma: in {sum(used.values())} of {len(used)} kernels that are to use it")
+    if not used:
+        return [f"{library.name} has no kernel for sm_90a that multiplies by wgmma"]
+    return [f"{name} for sm_90a has no wgmma in it" for name, uses in used.items() if not uses]
+
+
 def main() -> int:
     log, tree = Path(sys.argv[1]), Path(sys.argv[2])
     libraries = list(tree.glob("kernelbench_dist/_C.*.so"))
     if len(libraries) != 1:
         sys.exit(f"{tree}/kernelbench_dist holds {len(libraries)} extensions; one was to be built")
-    count, problems = spills(log.read_text())
+    text = log.read_text()
+    count, problems = spills(text)
     print(f"ptxas: {count} functions, {len(problems)} of them spill")
+    problems += serialised(text)
     if not count:
         problems.append(f"{log} holds no report of ptxas: build all anew with -Xptxas=-v")
     problems += missing(libraries[0], len(list(tree.glob("csrc/cuda/*.cu"))))
+    problems += without_wgmma(libraries[0])
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     return 1 if problems else 0

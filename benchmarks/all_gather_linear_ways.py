@@ -5,6 +5,10 @@ time over the reference's, and over the best kernel's where one of ours was chos
 a file in benchmarks/results/.
 
     python benchmarks/all_gather_linear_ways.py --dtypes float16,tf32
+    python benchmarks/all_gather_linear_ways.py --large --dtypes float16,bfloat16,tf32
+
+`--large` takes sizes for the tensor cores, and the benchmark's own; `fit_tiles.py` reads what it
+keeps, and writes the costs by which `ops.plan` chooses among the tiles.
 """
 
 from __future__ import annotations
@@ -23,19 +27,23 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from _setup import DTYPES, commit, dtype_named, parse_dtypes, result_path
+from _tables import SIZES
 from torch import Tensor
 
 from kernelbench_dist import build_info, ops
 from kernelbench_dist.timing import bench
+
+SMALL = 6e8  # products; beyond, `dot` has no chance and is left out
 
 
 def reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear(torch.cat(x.unbind(0), -1), weight, bias)
 
 
-def random_sizes(count: int, seed: int) -> list[tuple[int, int, int, int]]:
+def random_sizes(count: int, seed: int, *, large: bool = False) -> list[tuple[int, int, int, int]]:
     """R, B, H, K, spread evenly over their logarithms; one H in six is not a multiple of 8."""
     rng = random.Random(seed)
+    least, most, longest = (SMALL, 3e11, 65536) if large else (1e4, SMALL, 16384)
 
     def spread(low: int, high: int) -> int:
         return round(math.exp(rng.uniform(math.log(low), math.log(high))))
@@ -44,22 +52,24 @@ def random_sizes(count: int, seed: int) -> list[tuple[int, int, int, int]]:
     while len(sizes) < count:
         R = rng.choice([1, 2, 4, 8, 16, 64])
         H = max(8, spread(8, 1024) // 8 * 8) if rng.random() < 5 / 6 else spread(5, 300)
-        B, K = spread(1, 4096), spread(8, 8192)
-        if 1e4 < R * B * H * K < 6e8 and R * H <= 16384:
+        B, K = spread(1, 16384 if large else 4096), spread(8, 8192)
+        if least < R * B * H * K < most and longest >= R * H:
             sizes.append((R, B, H, K))
     return sizes
 
 
-def measure(
-    size: tuple[int, int, int, int], dtype: torch.dtype, ways: int, *, quick: bool
-) -> dict[str, Any]:
+def measure(size: tuple[int, int, int, int], dtype: torch.dtype, *, quick: bool) -> dict[str, Any]:
     R, B, H, K = size
     x, weight, bias = (
         torch.randn(s, device="cuda").to(dtype) for s in ((R, B, H), (K, R * H), (K,))
     )
-    one = torch.ops.kernelbench_dist._all_gather_linear_by
+    ours = torch.ops.kernelbench_dist
     candidates = {"reference": reference, "chosen": ops.all_gather_linear}
-    candidates |= {f"way {way}": partial(_run, one, way) for way in range(ways)}
+    for way, name in enumerate(ours._all_gather_linear_ways()):
+        if name.startswith("dot ") and R * B * H * K > SMALL:
+            continue
+        if not ours._all_gather_linear_way_refusal(x, weight, bias, way):
+            candidates[name] = partial(_run, ours._all_gather_linear_by, way)
     result = bench(
         candidates,
         *(x, weight, bias),
@@ -79,10 +89,11 @@ def _run(one: torch._ops.OpOverloadPacket, way: int, x: Tensor, w: Tensor, b: Te
 
 def summary(dtype: str, rows: list[dict[str, Any]]) -> str:
     def best(us: dict[str, float]) -> float:
-        return min(time for name, time in us.items() if name.startswith("way "))
+        ways = us.keys() - {"reference", "chosen"}
+        return min((us[name] for name in ways), default=math.inf)
 
-    fused = [row["us"] for row in rows if row["kernel"] == "dot"]
-    others = [row["us"] for row in rows if row["kernel"] != "dot"]
+    fused = [row["us"] for row in rows if row["kernel"] != "fallback"]
+    others = [row["us"] for row in rows if row["kernel"] == "fallback"]
     missed = sum(best(us) < 0.9 * us["reference"] for us in others)
     parts = [f"{dtype}: ours at {len(fused)} of {len(rows)} sizes"]
     if fused:
@@ -100,14 +111,15 @@ def summary(dtype: str, rows: list[dict[str, Any]]) -> str:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--count", type=int, help="sizes a dtype; default 120")
+    parser.add_argument("--count", type=int, help="random sizes a dtype; default 120, --large 40")
+    parser.add_argument("--large", action="store_true", help="sizes for the tensor cores")
     parser.add_argument("--seed", type=int, default=7, help="of the sizes; default %(default)s")
     parser.add_argument("--dtypes", type=parse_dtypes, help=f"of {','.join(DTYPES)}")
     parser.add_argument("--json", type=Path, help="default: a file in benchmarks/results/")
     parser.add_argument("--quick", action="store_true", help="to try it out: rough, and not kept")
     options = parser.parse_args(argv)
     if options.count is None:
-        options.count = 4 if options.quick else 120
+        options.count = 4 if options.quick else 40 if options.large else 120
     if options.count < 1:
         parser.error(f"--count {options.count}: 1 or more is accepted")
     if options.json is not None and not options.json.resolve().parent.is_dir():
@@ -120,7 +132,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not build_info().cuda or not torch.cuda.is_available():
         print("nothing measured: this needs a GPU and a build with the CUDA part")
         return 0
-    ways = torch.ops.kernelbench_dist._all_gather_linear_ways()
     found: dict[str, Any] = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -129,11 +140,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     path = options.json
     if path is None and not options.quick:
-        path = result_path("ways", found["device"], found["date"])
-    sizes = random_sizes(options.count, options.seed)
+        path = result_path("tiles" if options.large else "ways", found["device"], found["date"])
+    sizes = random_sizes(options.count, options.seed, large=options.large)
+    if options.large:
+        sizes += SIZES
     for name in options.dtypes or DTYPES:
         with dtype_named(name) as (dtype, _):
-            rows = [measure(size, dtype, ways, quick=options.quick) for size in sizes]
+            rows = [measure(size, dtype, quick=options.quick) for size in sizes]
         found[name] = rows
         print(summary(name, rows), flush=True)
         if path is not None:

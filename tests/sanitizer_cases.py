@@ -39,7 +39,9 @@ def main() -> int:
 
             strided = x.mT.contiguous().mT
             for rows, matrix in ((x, weight), (late(x), late(weight)), (strided, weight)):
-                for way in range(operators._all_gather_linear_ways()):
+                for way in range(len(operators._all_gather_linear_ways())):
+                    if operators._all_gather_linear_way_refusal(rows, matrix, bias, way):
+                        continue
                     operators._all_gather_linear_by(rows, matrix, bias, way)
                     operators._all_gather_linear_by(rows, matrix, None, way)
                 for wanted in ((rows, matrix, True), (rows, None, False), (None, matrix, False)):

@@ -19,6 +19,18 @@ ptxas info    : Function properties for _Z3badv
     24 bytes stack frame, {stores} bytes spill stores, {loads} bytes spill loads
 """
 WHOLE = {"elf": ("sm_80", "sm_90", "sm_90a"), "ptx": ("sm_90",)}
+SASS = """
+\tcode for sm_90
+\t\tFunction : _ZN1a10persistentIfEEv
+        /*0010*/  BPT.TRAP 0x1 ;
+\tcode for sm_90a
+\t\tFunction : _ZN1a10persistentIfEEv
+        /*0850*/  HGMMA.64x8x8.F32.TF32 R24, gdesc[UR12], R24 ;
+\t\tFunction : _ZN1a5splitIfLi8EEEv
+        /*0850*/  {} R24, R25, R26 ;
+\t\tFunction : _ZN1a3dotIfEEv
+        /*0850*/  FFMA R24, R25, R26 ;
+"""
 
 
 @pytest.fixture
@@ -28,13 +40,16 @@ def check_cuda_build(load_file, write, tmp_path, monkeypatch, capsys):
     for name in ("csrc/cuda/a.cu", "csrc/cuda/b.cu", "kernelbench_dist/_C.x.so"):
         write("", name)
 
-    def check(log: str, listed: dict[str, Any]) -> tuple[int, str]:
+    def check(
+        log: str, listed: dict[str, Any], sass: str = SASS.format("HGMMA.64x8x16.F32")
+    ) -> tuple[int, str]:
         cases = [
             f"--list-{kind}) for n in {' '.join(names)}; do for f in 1 2; do"
             f" echo {kind.upper()} file $f: _C.$f.$n.{'cubin' if kind == 'elf' else 'ptx'};"
             " done; done ;;"
             for kind, names in listed.items()
         ]
+        cases.append(f"-sass) cat {write(sass, 'sass')} ;;")
         script = "\n".join(["#!/bin/sh", 'case "$1" in', *cases, "esac", ""])
         write(script, "bin/cuobjdump").chmod(0o755)
         write(log, "log")
@@ -77,3 +92,24 @@ def test_a_missing_architecture_fails(check_cuda_build, listed, error):
     assert rc == 1
     assert error in errors
     assert errors.count("error:") == 1
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are",
+        "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to maintain",
+    ],
+)
+def test_what_ptxas_says_of_wgmma_fails(check_cuda_build, sentence):
+    rc, errors = check_cuda_build(PTXAS.format(stores=0, loads=0) + sentence + "\n", WHOLE)
+    assert (rc, errors) == (1, f"error: {sentence}\n")
+
+
+def test_a_kernel_without_wgmma_fails(check_cuda_build):
+    log = PTXAS.format(stores=0, loads=0)
+    rc, errors = check_cuda_build(log, WHOLE, SASS.format("FFMA"))
+    assert (rc, errors) == (1, "error: _ZN1a5splitIfLi8EEEv for sm_90a has no wgmma in it\n")
+    rc, errors = check_cuda_build(log, WHOLE, "")
+    assert rc == 1
+    assert "has no kernel for sm_90a that multiplies by wgmma" in errors

@@ -4,8 +4,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <string>
 
 #include "cuda/all_gather_linear.h"
+#include "cuda/all_gather_linear_tiles.h"
 
 namespace kernelbench_dist {
 
@@ -40,16 +42,28 @@ void check_all_gather_linear(const at::Tensor& x, const at::Tensor& weight,
 void check_all_gather_linear_backward(const at::Tensor& grad, const std::optional<at::Tensor>& x,
                                       const std::optional<at::Tensor>& weight, int64_t R);
 
-// Of the number of a kernel, cuda::kWays[way], that is to be run whatever would be chosen.
-void check_way(const at::Tensor& x, const Problem& problem, int64_t way);
+// The same call for a kernel; p.x_row is there.
+cuda::AllGatherLinear call_of(const at::Tensor& x, const at::Tensor& weight,
+                              const std::optional<at::Tensor>& bias, const Problem& p);
+
+// The CUDA kernels, by number: cuda::kWays, then cuda::kTileWays.
+inline constexpr int kAllWays = cuda::kWayCount + cuda::kTileWayCount;
+std::string way_name(int way);
+
+// Why this kernel cannot compute this, on the current device; null where it can.
+const char* way_refuses(int way, const at::Tensor& x, const at::Tensor& weight,
+                        const std::optional<at::Tensor>& bias, const Problem& p);
 
 // torch's own path: the fallback, and what every transform of torch's understands.
 at::Tensor composite_all_gather_linear(const at::Tensor& x, const at::Tensor& weight,
                                        const std::optional<at::Tensor>& bias);
 
+// Whether torch's flags let float32 be multiplied as TF32.
+bool tf32_is_allowed();
+
 struct Choice {
   enum Path {
-    fused,     // one of our CUDA kernels: cuda::kWays[way]
+    fused,     // one of our CUDA kernels, by number
     by_rank,   // CPU: one product a rank, added up in place
     upcast,    // CPU: fp16 and bf16 gathered and multiplied in fp32, rounded once
     fallback,  // torch.cat and F.linear
@@ -58,9 +72,10 @@ struct Choice {
   const char* reason;
 };
 
-// The one place where this is decided. It looks at types, sizes and strides alone, never at values,
-// so it is the same on every run.
-Choice choose(at::DeviceType device, at::ScalarType type, const Problem& problem);
+// The one place where this is decided. It looks at types, sizes, strides and alignment alone, never
+// at values, so it is the same on every run.
+Choice choose(at::DeviceType device, const at::Tensor& x, const at::Tensor& weight,
+              const std::optional<at::Tensor>& bias, const Problem& problem);
 
 std::optional<cuda::Scalar> scalar_of(at::ScalarType type);
 

@@ -1,4 +1,3 @@
-#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
@@ -6,6 +5,7 @@
 #include <limits>
 
 #include "bindings/all_gather_linear.h"
+#include "bindings/tile_choice.h"
 #include "cpu/features.h"
 
 #ifdef KERNELBENCH_DIST_CUDA
@@ -42,11 +42,7 @@ struct Limits {
 // Where torch may use tensor cores (TF32, fp16, bf16, float64) its product overtakes ours sooner.
 Limits limits_of(at::ScalarType type) {
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-  const auto tf32 = [] {
-    return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
-           at::Float32Precision::TF32;
-  };
-  if (type == at::kFloat && !tf32()) return {131072, 250'000'000, kNone};
+  if (type == at::kFloat && !tf32_is_allowed()) return {131072, 250'000'000, kNone};
   if (type == at::kDouble) return {60000, 12'000'000, 896};
   return {60000, 20'000'000, kNone};
 }
@@ -68,12 +64,7 @@ int best_way(int64_t outputs, int64_t loads) {
   return loads <= 192 ? way_of(4, 4, 8) : way_of(4, 4, 32);
 }
 
-Choice choose_cuda(at::ScalarType type, const Problem& p) {
-  if (!device_runs_our_code()) return {Choice::fallback, 0, "built for other architectures"};
-  if (!p.x_row) return {Choice::fallback, 0, "x's batch dimensions have no single stride"};
-  if (p.inner() == 0) return {Choice::fallback, 0, "there is nothing to multiply"};
-  if (!p.indexable) return {Choice::fallback, 0, "an offset is beyond our kernels' 32 bits"};
-
+Choice choose_dot(at::ScalarType type, const Problem& p) {
   const int64_t outputs = p.B * p.K, pack = 16 / c10::elementSize(type);
   const bool packs = p.H % pack == 0;
   const int way = best_way(outputs, packs ? p.inner() / pack : p.inner());
@@ -91,9 +82,27 @@ Choice choose_cuda(at::ScalarType type, const Problem& p) {
   return {Choice::fallback, 0, "large: torch's own product is faster"};
 }
 
+Choice choose_cuda(const at::Tensor& x, const at::Tensor& weight,
+                   const std::optional<at::Tensor>& bias, const Problem& p) {
+  const at::ScalarType type = x.scalar_type();
+  if (!device_runs_our_code()) return {Choice::fallback, 0, "built for other architectures"};
+  if (!p.x_row) return {Choice::fallback, 0, "x's batch dimensions have no single stride"};
+  if (p.inner() == 0) return {Choice::fallback, 0, "there is nothing to multiply"};
+  const Choice choice =
+      p.indexable ? choose_dot(type, p)
+                  : Choice{Choice::fallback, 0, "an offset is beyond our kernels' 32 bits"};
+  if (choice.path == Choice::fused) return choice;
+  const std::optional<int> tile = choose_tile(*scalar_of(type), p.R, p.B, p.H, p.K);
+  if (tile && !way_refuses(cuda::kWayCount + *tile, x, weight, bias, p)) {
+    return {Choice::fused, cuda::kWayCount + *tile, "large: the ranks are read in place"};
+  }
+  return choice;
+}
+
 #else
 
-Choice choose_cuda(at::ScalarType, const Problem&) {
+Choice choose_cuda(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                   const Problem&) {
   return {Choice::fallback, 0, "this build has no CUDA part"};
 }
 
@@ -215,18 +224,11 @@ void check_all_gather_linear_backward(const at::Tensor& grad, const std::optiona
   }
 }
 
-void check_way(const at::Tensor& x, const Problem& p, int64_t way) {
-  TORCH_CHECK(way >= 0 && way < cuda::kWayCount, "_all_gather_linear_by: way must be 0 to ",
-              cuda::kWayCount - 1, ", got ", way);
-  TORCH_CHECK(p.x_row && p.indexable && p.inner() * p.B * p.K > 0,
-              "_all_gather_linear_by: x of shape ", x.sizes(), " and strides ", x.strides(),
-              " cannot be read in place");
-}
-
-Choice choose(at::DeviceType device, at::ScalarType type, const Problem& problem) {
-  if (problem.B * problem.K == 0) return {Choice::fallback, 0, "the output is empty"};
-  if (device == at::kCUDA) return choose_cuda(type, problem);
-  if (device == at::kCPU) return choose_cpu(type, problem);
+Choice choose(at::DeviceType device, const at::Tensor& x, const at::Tensor& weight,
+              const std::optional<at::Tensor>& bias, const Problem& p) {
+  if (p.B * p.K == 0) return {Choice::fallback, 0, "the output is empty"};
+  if (device == at::kCUDA) return choose_cuda(x, weight, bias, p);
+  if (device == at::kCPU) return choose_cpu(x.scalar_type(), p);
   return {Choice::fallback, 0, "no kernel of ours for this device"};
 }
 

@@ -7,4 +7,7 @@ namespace kernelbench_dist {
 // be asked for, and nothing can be run.
 bool device_runs_our_code();
 
+// The same for the code for Hopper's tensor cores (sm_90a).
+bool device_runs_tiles();
+
 }  // namespace kernelbench_dist

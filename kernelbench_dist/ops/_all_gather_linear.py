@@ -101,9 +101,10 @@ def all_gather_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
 
     Returns:
         (*b, K), contiguous, in x's dtype: float32, float64, float16 or bfloat16. Our kernels
-        accumulate the 16-bit types in float32, round once, and multiply float32 in float32. Where
-        `plan` says "fallback" the ranks are gathered for the length of the call, and torch's own
-        product runs with torch's own flags for precision.
+        accumulate the 16-bit types in float32, round once, and multiply float32 in float32, or as
+        TF32 only where torch's flags allow that. Where `plan` says "fallback" the ranks are
+        gathered for the length of the call, and torch's own product runs with torch's own flags for
+        precision.
 
     Differentiable in every argument, twice too. The same inputs give the same bits on every run;
     a row's bits may depend on how many rows go with it, as F.linear's do.

@@ -19,7 +19,8 @@ class Plan:
         launches: device kernels a call; None where that is torch's affair.
         tiles: the part of the output that one group of threads computes, as (rows, outputs); None
             where that is torch's affair.
-        split: how many threads of a group share out the inner dimension of its outputs; 1 is none.
+        split: how many threads of a group (of "split": how many blocks) share out the inner
+            dimension of its outputs; 1 is none.
     """
 
     kernel: str
