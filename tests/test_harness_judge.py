@@ -127,6 +127,18 @@ def test_a_failed_trial_is_replayed_by_its_seed_and_sizes():
     assert again.trials == (failed,)
 
 
+def test_temporary_files_have_a_place_where_it_may_write():
+    """Triton, among others, compiles by way of them."""
+    body = """
+        import tempfile
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(b"x")
+        return self.right(x)
+    """
+    result = judge(gather_linear(body))
+    assert result.passed, result.reason
+
+
 def test_where_it_raised_is_told_by_file_and_line():
     result = judge(gather_linear("y = 1\nraise KeyError('this')"))
     assert result.verdict is Verdict.RUNTIME_ERROR

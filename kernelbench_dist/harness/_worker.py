@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import socket
+import tempfile
 import traceback
 from typing import Any
 
@@ -39,6 +40,7 @@ def main(request: dict[str, Any], sock: socket.socket) -> int:
         TRITON_CACHE_DIR=os.path.join(folder, "triton"),
         CUDA_CACHE_PATH=os.path.join(folder, "cuda"),
     )
+    tempfile.tempdir = folder  # which may have been asked for before, and is then kept
     landlock = _sandbox.restrict([folder]) if request["sandbox"] else 0
     channel = Channel(sock)
     first, _ = channel.receive()
