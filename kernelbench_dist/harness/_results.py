@@ -245,7 +245,10 @@ class Result(Frozen):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, with the schema's version under "schema" and the tool under "tool"."""
-        return {"tool": self.tool, **self.model_dump(mode="json", by_alias=True)}
+        import json
+
+        # By way of text: model_dump leaves infinities as they are, which JSON has not.
+        return {"tool": self.tool, **json.loads(self.model_dump_json(by_alias=True))}
 
     def to_json(self, indent: int | None = None) -> str:
         """JSON text; floats keep every bit. What was not measured is null."""

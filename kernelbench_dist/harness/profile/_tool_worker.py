@@ -20,6 +20,7 @@ from pathlib import Path
 
 from kernelbench_dist.harness._channel import Channel
 from kernelbench_dist.harness._process import Worker, WorkerEndedError
+from kernelbench_dist.harness.profile._under_tool import reachable
 
 _START_S = 300.0
 _MODULE = "kernelbench_dist.harness.profile._under_tool"
@@ -79,7 +80,8 @@ class ToolWorker(Worker):
     def __init__(self, run: ToolRun, memory_limit_bytes: int | None, sandbox: bool) -> None:
         address = str(run.folder / "judge")
         with socket.socket(socket.AF_UNIX) as listening:
-            listening.bind(address)
+            with reachable(address) as near:
+                listening.bind(near)
             listening.listen(1)
             child = [sys.executable, "-m", _MODULE, address, str(run.work), run.device]
             super().__init__(
