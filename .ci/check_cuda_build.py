@@ -20,7 +20,7 @@ from pathlib import Path
 MACHINE_CODE = ("sm_80", "sm_90", "sm_90a")
 PTX = ("sm_90",)
 # The kernels that multiply by wgmma, as their mangled names have it: the length, then the name.
-WGMMA_KERNELS = re.compile(r"10persistentI|5splitI")
+WGMMA_KERNELS = re.compile(r"10persistentI|11persistent3|5splitI")
 
 
 def spills(log: str) -> tuple[int, list[str]]:

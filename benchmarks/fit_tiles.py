@@ -26,6 +26,7 @@ from kernelbench_dist import build_info
 
 HEADER = Path(__file__).resolve().parent.parent / "csrc" / "bindings" / "tile_costs.h"
 NAMES = {"float16": "kFloat16Costs", "bfloat16": "kBFloat16Costs", "tf32": "kTf32Costs"}
+KINDS = ("persistent ", "split ")
 NEVER = 1e30  # nanoseconds of a way that was never measured
 
 
@@ -87,7 +88,7 @@ def fit(rows: Sequence[dict[str, Any]], dtype: str) -> Costs:
     costs = Costs({}, 0.0, 0.0, 1.0)
     for way, name in enumerate(names):
         measured = [(row["size"], 1e3 * row["us"][name]) for row in rows if name in row["us"]]
-        if name.startswith("dot ") or len(measured) < 4:
+        if not name.startswith(KINDS) or len(measured) < 4:
             continue
         counted = [work(size, dtype, way) for size, _ in measured]
         features: list[tuple[float, ...]] = [(1.0, n, n * steps) for n, steps in counted]
@@ -139,8 +140,8 @@ def header(fitted: dict[str, Costs], said: str) -> str:
     def number(value: float) -> str:
         return f"{value:.6e}f"
 
-    count = len(torch.ops.kernelbench_dist._all_gather_linear_ways())
-    first = min(min(costs.ways) for costs in fitted.values())
+    names = torch.ops.kernelbench_dist._all_gather_linear_ways()
+    tiles = [way for way, name in enumerate(names) if name.startswith(KINDS)]
     lines = [
         "// What a tile costs by each way, measured. Written by benchmarks/fit_tiles.py.",
         "//",
@@ -162,7 +163,7 @@ def header(fitted: dict[str, Costs], said: str) -> str:
             continue
         costs = fitted[dtype]
         lines.append(f"inline constexpr std::optional<TileCosts> {name} = TileCosts{{{{")
-        for way in range(first, count):
+        for way in tiles:
             numbers = costs.ways.get(way, (NEVER, 0.0, 0.0))
             lines.append(f"    {{{', '.join(map(number, numbers))}}},")
         reference = (costs.gather_launch, costs.gather_byte, costs.library)

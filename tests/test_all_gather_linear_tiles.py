@@ -18,7 +18,8 @@ if not build_info().extension:
 
 OURS = torch.ops.kernelbench_dist
 NAMES = OURS._all_gather_linear_ways()
-TILES = [way for way, name in enumerate(NAMES) if not name.startswith("dot ")]
+TILES = [way for way, name in enumerate(NAMES) if name.startswith(("persistent ", "split "))]
+THREE = NAMES.index("3xtf32 128x128")
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]  # the last as TF32
 HOPPER = (
     build_info().cuda and torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
@@ -224,7 +225,7 @@ class TestRefusals:
 
     def test_nothing_is_refused_where_all_is_aligned(self):
         assert len(TILES) == 25
-        assert {refusal(way, self.X, self.W) for way in range(len(NAMES))} == {""}
+        assert {refusal(way, self.X, self.W) for way in range(THREE)} == {""}
 
     @pytest.mark.parametrize(
         ("x", "weight", "why"),
@@ -265,6 +266,85 @@ class TestRefusals:
         message = rf"way {TILES[0]} \(persistent 64x64\) cannot compute .*16-byte"
         with pytest.raises(RuntimeError, match=message):
             run(TILES[0], x[..., 1:25], weight[:, :96])
+
+
+# ---- 3xTF32: float32 in three products
+
+
+@pytest.fixture
+def no_tf32(tf32) -> None:
+    torch.backends.cuda.matmul.fp32_precision = "none"
+
+
+@pytest.mark.usefixtures("no_tf32")
+class TestThreeTf32:
+    @on_hopper
+    @pytest.mark.parametrize(
+        "size",
+        [(1, 128, 32, 128), (3, 40, 520, 72), (5, 130, 72, 257), (8, 513, 128, 1024)],
+        ids=str,
+    )
+    @pytest.mark.parametrize("uniform", [False, True])
+    def test_equals_the_oracle(self, size, uniform):
+        call = random_call(*size, torch.float32, "cuda")
+        if uniform:  # one sign: where truncation in the tensor cores would show
+            call = [torch.rand_like(t) for t in call]
+        # The sum of a step is still truncated.
+        c = 4 * factor(size[0] * size[2])
+        assert_matches(lambda *args: run(THREE, *args), linear_oracle, *call, c=c)
+
+    @on_hopper
+    def test_the_class_is_that_of_the_product(self):
+        x, weight, bias = random_call(2, 70, 40, 80, device="cuda")
+        x[1, 5], x[0, 6, 3], x[0, 7, 1] = math.nan, math.inf, 1.0  # nothing is split off from 1
+        x[:, 8], weight[:, 0], weight[2, 1] = 0, 1, math.inf
+        x[0, 8, 0] = torch.finfo(torch.float32).max
+        assert_matches(
+            lambda *args: run(THREE, *args), linear_oracle, x, weight, bias, c=4 * factor(80)
+        )
+
+    @on_hopper
+    def test_more_tiles_than_the_chip_holds_and_the_same_bits(self):
+        call = random_call(3, 2100, 72, 1900, device="cuda")
+        first = run(THREE, *call)
+        assert_matches(lambda *_: first, linear_oracle, *call, c=4 * factor(216))
+        assert torch.equal(run(THREE, *call), first)
+
+    @on_hopper
+    def test_it_runs_where_it_was_allowed(self):
+        x, weight, _ = random_call(8, 2048, 128, 2048, device="cuda")
+        with ops.allow_3xtf32():
+            allowed = ops.all_gather_linear(x, weight)
+        assert torch.equal(allowed, run(THREE, x, weight))
+
+    @pytest.mark.skipif(not build_info().cuda, reason="this build has no CUDA part")
+    def test_it_is_planned_only_where_it_was_allowed(self):
+        x, weight = torch.empty(8, 2048, 128, device="meta"), torch.empty(2048, 1024, device="meta")
+
+        def kernel(*call: Tensor) -> str:
+            return ops.plan("all_gather_linear", *call, device="cuda").kernel
+
+        matmul = torch.backends.cuda.matmul
+        assert kernel(x, weight) == "fallback"
+        with ops.allow_3xtf32():
+            runs = HOPPER or not torch.cuda.is_available()
+            assert kernel(x, weight) == ("3xtf32" if runs else "fallback")
+            assert kernel(x.bfloat16(), weight.bfloat16()) == "fallback"
+            assert kernel(x[:, :64], weight) != "3xtf32"
+            for precision in ("ieee", "tf32"):
+                matmul.fp32_precision = precision
+                assert kernel(x, weight) == "fallback"
+            matmul.fp32_precision = "none"
+            with ops.allow_3xtf32(False):
+                assert kernel(x, weight) == "fallback"
+        assert kernel(x, weight) == "fallback"
+
+    def test_it_is_for_float32_without_tf32(self):
+        x, weight = TestRefusals.X, TestRefusals.W
+        assert refusal(THREE, x, weight) == "3xTF32 is for float32"
+        assert refusal(THREE, x.float(), weight.float()) == ""
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        assert "allow TF32" in refusal(THREE, x.float(), weight.float())
 
 
 def test_none_is_chosen_before_it_has_been_measured():

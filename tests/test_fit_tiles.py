@@ -17,7 +17,7 @@ if not build_info().extension:
     pytest.skip("the ways are in the extension", allow_module_level=True)
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
-NAMES = torch.ops.kernelbench_dist._all_gather_linear_ways()
+NAMES = torch.ops.kernelbench_dist._all_gather_linear_ways()[:-1]  # without 3xTF32
 FIRST = next(way for way, name in enumerate(NAMES) if not name.startswith("dot "))
 
 

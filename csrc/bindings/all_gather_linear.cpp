@@ -44,8 +44,9 @@ Tensor run_fused(const Tensor& x, const Tensor& weight, const MaybeTensor& bias,
   cuda::AllGatherLinear call = call_of(x, weight, bias, p);
   call.out = out.mutable_data_ptr();
   const auto stream = c10::cuda::getCurrentCUDAStream();
-  const int error = way < cuda::kWayCount
-                        ? cuda::launch_all_gather_linear(call, way, stream)
+  const int error = way < cuda::kWayCount ? cuda::launch_all_gather_linear(call, way, stream)
+                    : way == kWay3xTf32
+                        ? cuda::launch_all_gather_linear_3xtf32(call, stream)
                         : cuda::launch_all_gather_linear_tiles(call, way - cuda::kWayCount, stream);
   C10_CUDA_CHECK(static_cast<cudaError_t>(error));
   return out;
@@ -102,7 +103,7 @@ std::string way_refusal(const Tensor& x, const Tensor& weight, const MaybeTensor
 std::vector<int64_t> way_work(const Tensor& x, const Tensor& weight, int64_t way) {
   check_all_gather_linear(x, weight, std::nullopt);
   check_way_number("_all_gather_linear_way_work", way);
-  if (way < cuda::kWayCount) return {};
+  if (way < cuda::kWayCount || way == kWay3xTf32) return {};
   const Problem p = problem_of(x, weight, std::nullopt);
   const TileWork work =
       tile_work(cuda::kTileWays[way - cuda::kWayCount], p.R, p.B, p.H, p.K, x.element_size());
@@ -142,6 +143,9 @@ std::tuple<std::string, std::string, int64_t, std::vector<int64_t>, int64_t> pla
         const cuda::Way& way = cuda::kWays[choice.way];
         return {"dot", choice.reason, 1, {way.rows, way.outputs}, way.lanes};
       }
+      if (choice.way == kWay3xTf32) {
+        return {"3xtf32", choice.reason, 1, {cuda::kSplitFloatRows, cuda::kSplitFloatOutputs}, 1};
+      }
       const cuda::TileWay& way = cuda::kTileWays[choice.way - cuda::kWayCount];
       const bool splits = way.kernel == cuda::TileWay::split;
       return {splits ? "split" : "persistent",
@@ -167,6 +171,7 @@ TORCH_LIBRARY_FRAGMENT(kernelbench_dist, m) {
     for (int way = 0; way < kAllWays; ++way) names.push_back(way_name(way));
     return names;
   });
+  m.def("_allow_3xtf32(bool allow) -> bool", &allow_three_tf32);
   m.def("all_gather_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor");
   m.def("_all_gather_linear_by(Tensor x, Tensor weight, Tensor? bias, int way) -> Tensor");
   m.def("_all_gather_linear_way_refusal(Tensor x, Tensor weight, Tensor? bias, int way) -> str");

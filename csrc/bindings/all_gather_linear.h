@@ -46,8 +46,9 @@ void check_all_gather_linear_backward(const at::Tensor& grad, const std::optiona
 cuda::AllGatherLinear call_of(const at::Tensor& x, const at::Tensor& weight,
                               const std::optional<at::Tensor>& bias, const Problem& p);
 
-// The CUDA kernels, by number: cuda::kWays, then cuda::kTileWays.
-inline constexpr int kAllWays = cuda::kWayCount + cuda::kTileWayCount;
+// The CUDA kernels, by number: cuda::kWays, then cuda::kTileWays, then 3xTF32.
+inline constexpr int kWay3xTf32 = cuda::kWayCount + cuda::kTileWayCount;
+inline constexpr int kAllWays = kWay3xTf32 + 1;
 std::string way_name(int way);
 
 // Why this kernel cannot compute this, on the current device; null where it can.
@@ -60,6 +61,11 @@ at::Tensor composite_all_gather_linear(const at::Tensor& x, const at::Tensor& we
 
 // Whether torch's flags let float32 be multiplied as TF32.
 bool tf32_is_allowed();
+
+// Whether float32 may be multiplied in three TF32 products, which is off unless asked for; process
+// wide. Never where torch's precision for products is set to full float32 by name.
+bool three_tf32_is_allowed();
+bool allow_three_tf32(bool allow);  // returns what was set before
 
 struct Choice {
   enum Path {

@@ -82,6 +82,13 @@ Choice choose_dot(at::ScalarType type, const Problem& p) {
   return {Choice::fallback, 0, "large: torch's own product is faster"};
 }
 
+// Where 3xTF32 was asked for. Not measured: it should win where its tiles fill half of an H200, and
+// a tile multiplies for longer than it is stored.
+bool worth_3xtf32(const Problem& p) {
+  constexpr int64_t kTile = cuda::kSplitFloatRows * cuda::kSplitFloatOutputs;
+  return p.B * p.K >= 66 * kTile && p.inner() >= 512;
+}
+
 Choice choose_cuda(const at::Tensor& x, const at::Tensor& weight,
                    const std::optional<at::Tensor>& bias, const Problem& p) {
   const at::ScalarType type = x.scalar_type();
@@ -95,6 +102,9 @@ Choice choose_cuda(const at::Tensor& x, const at::Tensor& weight,
   const std::optional<int> tile = choose_tile(*scalar_of(type), p.R, p.B, p.H, p.K);
   if (tile && !way_refuses(cuda::kWayCount + *tile, x, weight, bias, p)) {
     return {Choice::fused, cuda::kWayCount + *tile, "large: the ranks are read in place"};
+  }
+  if (three_tf32_is_allowed() && worth_3xtf32(p) && !way_refuses(kWay3xTf32, x, weight, bias, p)) {
+    return {Choice::fused, kWay3xTf32, "large, and 3xTF32 was allowed"};
   }
   return choice;
 }

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <limits>
 
 #include "bindings/all_gather_linear.h"
@@ -17,6 +18,18 @@ bool tf32_is_allowed() {
   return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
          at::Float32Precision::TF32;
 }
+
+namespace {
+std::atomic<bool> three_tf32{false};
+}
+
+bool three_tf32_is_allowed() {
+  return three_tf32.load(std::memory_order_relaxed) &&
+         at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) !=
+             at::Float32Precision::IEEE;
+}
+
+bool allow_three_tf32(bool allow) { return three_tf32.exchange(allow); }
 
 cuda::AllGatherLinear call_of(const at::Tensor& x, const at::Tensor& weight,
                               const std::optional<at::Tensor>& bias, const Problem& p) {
@@ -47,6 +60,9 @@ std::string way_name(int way) {
     const cuda::Way& w = cuda::kWays[way];
     return "dot " + sizes(w.rows, w.outputs) + " by " + std::to_string(w.lanes);
   }
+  if (way == kWay3xTf32) {
+    return "3xtf32 " + sizes(cuda::kSplitFloatRows, cuda::kSplitFloatOutputs);
+  }
   const cuda::TileWay& w = cuda::kTileWays[way - cuda::kWayCount];
   const std::string tile = sizes(w.rows, w.outputs), blocks = std::to_string(w.blocks);
   if (w.kernel == cuda::TileWay::split) return "split " + tile + " by " + blocks;
@@ -61,7 +77,10 @@ const char* way_refuses(int way, const at::Tensor& x, const at::Tensor& weight,
 #ifdef KERNELBENCH_DIST_CUDA
   if (!device_runs_tiles()) return "it needs a GPU of compute capability 9.0, and code for sm_90a";
 #endif
-  if (x.scalar_type() == at::kFloat && !tf32_is_allowed()) {
+  if (way == kWay3xTf32) {
+    if (x.scalar_type() != at::kFloat) return "3xTF32 is for float32";
+    if (tf32_is_allowed()) return "torch's flags allow TF32, where one product is enough";
+  } else if (x.scalar_type() == at::kFloat && !tf32_is_allowed()) {
     return "it multiplies float32 as TF32, which torch's flags do not allow";
   }
   return cuda::tiles_refuse(call_of(x, weight, bias, p));

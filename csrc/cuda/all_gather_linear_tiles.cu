@@ -268,13 +268,7 @@ int launch_tiles(const AllGatherLinear& c, cudaStream_t stream) {
   constexpr TileWay W = kTileWays[WAY];
   constexpr bool kSplits = W.kernel == TileWay::split;
   constexpr int kXBox = W.rows, kWeightBox = kSplits ? W.outputs : W.outputs / W.blocks;
-  Parameters p{.bias = c.bias,
-               .out = c.out,
-               .b_output = c.b_output,
-               .R = static_cast<int>(c.R),
-               .B = static_cast<int>(c.B),
-               .H = static_cast<int>(c.H),
-               .K = static_cast<int>(c.K)};
+  Parameters p = parameters_of(c);
   if (!describe<T>(p.x, c.x, c.H, c.B, c.x_row, c.R, c.x_rank, kXBox) ||
       !describe<T>(p.weight, c.weight, c.H, c.K, c.w_output, c.R, c.H, kWeightBox)) {
     return cudaErrorInvalidValue;

@@ -57,6 +57,10 @@ const char* tiles_refuse(const AllGatherLinear& call);
 // A cudaError_t as int; 0 is success. The call is one that is not refused; fp32 is rounded to TF32.
 int launch_all_gather_linear_tiles(const AllGatherLinear& call, int tile_way, CUstream_st* stream);
 
+// float32 in three TF32 products ("3xTF32"), in tiles of this size, one after another.
+inline constexpr int kSplitFloatRows = 128, kSplitFloatOutputs = 128;
+int launch_all_gather_linear_3xtf32(const AllGatherLinear& call, CUstream_st* stream);
+
 // Whether the current device is of the kind, and this build holds the code for it.
 bool tiles_run_on_current_device();
 

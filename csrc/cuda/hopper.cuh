@@ -108,6 +108,12 @@ __device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
   } while (!done);
 }
 
+// Shared memory written by ordinary stores: what the tensor cores and the copy engine do after the
+// next barrier sees it.
+__device__ __forceinline__ void publish_stores() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 // ---- TMA: a box of a rank-3 tensor from global to shared memory. All of the box's bytes count
 // towards the barrier, also those out of bounds, which are filled with zeros.
 

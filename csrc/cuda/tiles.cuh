@@ -230,15 +230,18 @@ inline Encode find_encode() {
   return reinterpret_cast<Encode>(found);
 }
 
-// Of a dimension of one element the stride is never used, but it must be one that TMA takes.
+// As the tensor cores read it: the copy engine rounds fp32 to TF32.
 template <typename T>
+constexpr CUtensorMapDataType kMapType = sizeof(T) == 4       ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+                                         : hopper::kIsHalf<T> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                              : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+
+// Of a dimension of one element the stride is never used, but it must be one that TMA takes.
+template <typename T, CUtensorMapDataType TYPE = kMapType<T>>
 bool describe(Operand& operand, const void* data, int64_t H, int64_t rows, int64_t row_stride,
               int64_t R, int64_t rank_stride, int box_rows) {
   static const Encode encode = find_encode();
   if (!encode) return false;
-  constexpr auto kType = sizeof(T) == 4       ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
-                         : hopper::kIsHalf<T> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                              : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const auto bytes = [H](int64_t size, int64_t stride) -> cuuint64_t {
     return size == 1 ? (H * sizeof(T) + 15) / 16 * 16 : stride * sizeof(T);
   };
@@ -253,7 +256,7 @@ bool describe(Operand& operand, const void* data, int64_t H, int64_t rows, int64
     std::swap(strides[0], strides[1]);
     std::swap(box[1], box[2]);
   }
-  return encode(&operand.map, kType, 3, const_cast<void*>(data), sizes, strides, box, every,
+  return encode(&operand.map, TYPE, 3, const_cast<void*>(data), sizes, strides, box, every,
                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
@@ -267,6 +270,17 @@ inline int prepare(const void* kernel, int shared, std::atomic<uint64_t>& prepar
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   if (error == cudaSuccess) prepared.fetch_or(bit, std::memory_order_release);
   return error;
+}
+
+// All but the tensor maps.
+inline Parameters parameters_of(const AllGatherLinear& c) {
+  return {.bias = c.bias,
+          .out = c.out,
+          .b_output = c.b_output,
+          .R = static_cast<int>(c.R),
+          .B = static_cast<int>(c.B),
+          .H = static_cast<int>(c.H),
+          .K = static_cast<int>(c.K)};
 }
 
 inline int device_and_processors(int& device, int& processors) {

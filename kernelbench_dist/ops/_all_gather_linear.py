@@ -122,6 +122,34 @@ def all_gather_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
     return _op(x, weight, bias)
 
 
+class allow_3xtf32:  # noqa: N801 - used like torch.set_grad_enabled
+    """Let large float32 products run as three TF32 products each, on a Hopper GPU.
+
+    Off unless it is called, and from then on for the whole process; as a context manager, until the
+    block ends. Each operand is split into a TF32 head and tail, and each 32 features of the
+    products are added up in float32. That is nearly as exact as float32; how exact and how fast has
+    not been measured yet. It is never used where torch's precision for products is set to full
+    float32 by name (`fp32_precision = "ieee"`, "highest"), nor where TF32 itself is allowed.
+
+    Raises:
+        RuntimeError: the extension is not loaded.
+
+    >>> with allow_3xtf32():  # doctest: +SKIP
+    ...     all_gather_linear(x, weight)
+    """
+
+    def __init__(self, allow: bool = True) -> None:
+        if not _build.EXTENSION:
+            raise RuntimeError("allow_3xtf32: the extension, which has the kernel, is not loaded")
+        self._before: bool = torch.ops.kernelbench_dist._allow_3xtf32(allow)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        torch.ops.kernelbench_dist._allow_3xtf32(self._before)
+
+
 def plan_all_gather_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, device: torch.device
 ) -> Plan:
